@@ -1,1 +1,1 @@
-"""The command line `agentic-trading`, one file a command group."""
+"""The command line `agentic-trading`, with one file per command group."""

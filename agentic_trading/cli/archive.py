@@ -1,4 +1,4 @@
-"""`agentic-trading archive`: the records of all workers of a bus in one log, and whether any are missing."""
+"""`agentic-trading archive`: archive the records of all workers in one log, and check it."""
 
 import asyncio
 from contextlib import AsyncExitStack, aclosing
@@ -14,21 +14,19 @@ from agentic_trading.cli.options import AsJson, BusUrl, ConfigFile, loaded_with_
 app = typer.Typer()
 
 ARCHIVER: Final = "archiver"
-"""The name of every archiver on a bus: a second one takes the place of the first."""
+"""The name of every archiver on a bus, so that a second archiver replaces the first."""
 
 AHEAD: Final = 1024
-"""Lines that are fetched ahead: of each trace one at a time is kept, so that many make few waits for the disk."""
+"""Lines to fetch ahead, so that lines of many traces share one wait for the disk."""
 
 ArchiveFolder = Annotated[
     Path | None,
-    typer.Option("--store", metavar="DIR", help="The folder of the archive, made if need be.  [required]"),
+    typer.Option("--store", metavar="DIR", help="Folder of the archive, created if missing.  [required]"),
 ]
 CheckedFolder = Annotated[
-    Path | None, typer.Option("--store", metavar="DIR", help="The folder of the archive.  [required]")
+    Path | None, typer.Option("--store", metavar="DIR", help="Folder of the archive.  [required]")
 ]
-UntilEnd = Annotated[
-    bool, typer.Option("--until-end", help="Stop at the end of every partition of the topic.")
-]
+UntilEnd = Annotated[bool, typer.Option("--until-end", help="Stop at the end of the topic.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -41,10 +39,10 @@ def archive_stream(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Archive the records of all workers of a bus in one log, and check it.
+    """Archive the records of all workers on a bus in one log.
 
-    It runs until SIGINT or SIGTERM, and prints what was done. With --until-end it stops at the end of every partition of the
-    topic, and fails if another reader has some of them.
+    Runs until SIGINT or SIGTERM, and then prints counts. With --until-end, it stops at the end of every
+    partition of the topic, and fails if another reader has some of the partitions.
     """
     if context.invoked_subcommand is not None:
         return
@@ -56,7 +54,7 @@ def archive_stream(
     folder, loaded = _required(store), loaded_with_bus(config, bus)
     done = _archived(loaded, folder, until_end=until_end)
     if not done.logs and not loaded.bus.is_on_kafka:
-        note = "note: no worker sends its log here; on a Redis they do where ack_after is set"
+        note = "Note: no worker publishes its log on this bus. On Redis, workers do so if ack_after is set."
         say(note, err=True)
     if as_json:
         show_json({**asdict(done), "known": done.known})
@@ -64,11 +62,11 @@ def archive_stream(
     new, came = pluralize(done.records, "new record"), pluralize(done.messages, "message")
     letters = pluralize(done.dead_letters, "dead letter")
     say(
-        f"{new} of {came}; {done.known} known already; {letters}; the archive knows {pluralize(done.logs, 'log')}"
+        f"Archived {new} from {came} ({done.known} known already, {letters}). The archive has {pluralize(done.logs, 'log')}."
     )
 
 
-@app.command("check", short_help="Say whether an archive is whole.")
+@app.command("check", short_help="Check whether an archive is complete.")
 def check_archived(
     *,
     store: CheckedFolder = None,
@@ -76,9 +74,11 @@ def check_archived(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether an archive is whole; exit 1 names what is missing, wrong or cut.
+    """Check whether an archive is complete.
 
-    With --bus or --config the archive is also held against its last head on the bus.
+    If not, missing, wrong and cut records are listed, and the exit code is 1.
+
+    With --bus or --config, the archive is also compared with its last head on the bus.
     """
     from agentic_trading.cli.output import show_json
     from agentic_trading.cli.settings import start
@@ -92,23 +92,23 @@ def check_archived(
         show_json(found.model_dump(mode="json"))
     else:
         say("incomplete" if found.findings else "whole")
-        say(f"{pluralize(found.lines, 'line')} of {pluralize(len(found.logs), 'log')} in {folder}")
+        say(f"{pluralize(found.lines, 'line')} from {pluralize(len(found.logs), 'log')} in {folder}")
         for finding in found.findings:
             say(f"{f'log {finding.log_id}: ' if finding.log_id else ''}{finding.reason}")
         for note in found.notes:
-            say(f"note: {note}")
+            say(f"Note: {note}")
     if found.findings:
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
 
 def _required(store: Path | None) -> Path:
     if store is None:
-        stop(ExitCode.BAD_INPUT, "--store is left out; allowed: the folder of the archive")
+        stop(ExitCode.BAD_INPUT, "--store is missing. Use --store DIR for the folder of the archive.")
     return store
 
 
 def _archived(config: Any, folder: Path, *, until_end: bool) -> Any:
-    """Archive what is on a bus, and return what was done."""
+    """Archive the records on a bus, and return a summary."""
     from agentic_trading.audit.archive import opened_archive
     from agentic_trading.cancellation import on_first_signal
     from agentic_trading.clock import SystemClock
@@ -123,13 +123,14 @@ def _archived(config: Any, folder: Path, *, until_end: bool) -> Any:
             with on_first_signal(archiver.stop):
                 return await archiver.run(until_end=until_end)
 
-    # The archiver itself waits for the disk; and under one name the next one has its partitions at once after a kill.
+    # Relaxed, because the archiver itself waits for the disk. One name, so that after a kill the next archiver gets the
+    # partitions at once.
     config = config.model_copy(update={"durability": "relaxed", "name": ARCHIVER})
     return run_async(archive())
 
 
 def _checked(config: Any, folder: Path) -> Any:
-    """Check an archive, with a configuration also against the heads on its bus; what is no head there is passed over."""
+    """Check an archive. With a configuration, also check it against the heads on the bus."""
     from agentic_trading.audit.verify import check_archive
     from agentic_trading.bus.log_stream import LogHead
     from agentic_trading.bus.topic import HEADS
@@ -144,7 +145,10 @@ def _checked(config: Any, folder: Path) -> Any:
                 try:
                     found.append(LogHead.from_wire(delivery.message.value))
                 except ValueError:
-                    say(f"Warning: message {delivery.position} of {HEADS.name} is no head", err=True)
+                    say(
+                        f"Warning: message {delivery.position} of {HEADS.name} is not a head and was skipped",
+                        err=True,
+                    )
         return found
 
     async def check() -> Any:

@@ -1,4 +1,4 @@
-"""`agentic-trading ask`: a question about a log, which a model may split, under limits, on record in the same log."""
+"""`agentic-trading ask`: ask a model about a log, within limits. All calls are recorded in the log."""
 
 from decimal import Decimal
 from typing import Annotated
@@ -7,24 +7,31 @@ import typer
 
 from agentic_trading.cli import options as cli_options
 
-Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What to ask; left out with --resume.")]
+Question = Annotated[str, typer.Argument(metavar="QUESTION", help="The question. Not used with --resume.")]
 AskedProviderOption = Annotated[
     str,
     typer.Option(
         "--provider",
         metavar="NAME",
-        help="Who is asked: rules (sums, without a model), one with models (see `models list`), one of the configuration; "
-        "if left out, the configuration's model for general, else rules.",
+        help="The provider to ask: rules (sums without a model), one from `models list`, or one of the configuration.  "
+        "[default: the configuration's model for general, or rules]",
     ),
 ]
 MaxDepth = Annotated[
-    int, typer.Option("--max-depth", metavar="N", min=0, max=16, help="How deep parts are split.")
+    int,
+    typer.Option(
+        "--max-depth",
+        metavar="N",
+        min=0,
+        max=16,
+        help="Maximum depth of parts. 0 does not split the question.",
+    ),
 ]
 MaxChildren = Annotated[
-    int, typer.Option("--max-children", metavar="N", min=1, help="At most N parts of each question.")
+    int, typer.Option("--max-children", metavar="N", min=1, help="Maximum number of parts of each question.")
 ]
 MaxCalls = Annotated[
-    int, typer.Option("--max-calls", metavar="N", min=1, help="At most N calls in all; retries count.")
+    int, typer.Option("--max-calls", metavar="N", min=1, help="Maximum number of calls, including retries.")
 ]
 MaxCost = Annotated[
     Decimal | None,
@@ -32,7 +39,7 @@ MaxCost = Annotated[
         "--max-cost",
         metavar="X",
         parser=cli_options.usd_amount,
-        help="What all calls may cost, in dollars; required.",
+        help="Maximum cost of all calls in dollars.  [required for a new question]",
     ),
 ]
 ResumeTrace = Annotated[
@@ -40,7 +47,7 @@ ResumeTrace = Annotated[
     typer.Option(
         "--resume",
         metavar="TRACE",
-        help="Go on with the question of a trace: its id, or the first 8 or more characters. Its limits hold.",
+        help="Continue the question of a trace, with its original limits. TRACE is an id, or its first 8 or more characters.",
     ),
 ]
 GivenAnswer = Annotated[
@@ -48,7 +55,7 @@ GivenAnswer = Annotated[
     typer.Option(
         "--answer",
         metavar="FRAME=TEXT",
-        help="Your answer to a frame that asks; may be repeated, with --resume.",
+        help="Your answer to a waiting frame. Requires --resume. Can be repeated.",
     ),
 ]
 
@@ -73,10 +80,10 @@ def ask_command(
     answers_from: cli_options.AnswersFrom = None,
     as_json: cli_options.AsJson = False,
 ) -> None:
-    """Ask a question about a log and print the frames of the answer.
+    """Ask a question about a log, and print the frames of the answer.
 
-    Sums and counts are evidence that code has made. Calls, frames and answers go on record in the log. Exit 5 if it waits for
-    an answer of yours, 1 if it has none.
+    The evidence is sums and counts that code makes from the log. Calls, frames and answers are recorded in
+    the log. The exit code is 5 if your answer is required, and 1 if there is no answer.
     """
     from agentic_trading.cli.ask_answers import AskOptions, answer_question, read_answers
     from agentic_trading.operate.choices import own_model_row
@@ -88,11 +95,11 @@ def ask_command(
             "QUESTION", "empty" if not resume else "given with --resume", "a question, or --resume TRACE"
         )
     if answers and not resume:
-        raise OptionError("--answer", "given without --resume", "--resume TRACE beside it")
+        raise OptionError("--answer", "given without --resume", "only with --resume TRACE")
     if answers_from and not resume:
-        raise OptionError("--answers-from", "given without --resume", "--resume TRACE beside it")
+        raise OptionError("--answers-from", "given without --resume", "only with --resume TRACE")
     if max_cost is None and not resume:
-        raise OptionError("--max-cost", "left out", "what the question may cost in all, such as 0.05")
+        raise OptionError("--max-cost", "missing", "the maximum cost of all calls in dollars, such as 0.05")
     options = AskOptions(
         log=cli_options.log_of(store),
         config=config,

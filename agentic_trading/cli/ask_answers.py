@@ -1,4 +1,4 @@
-"""What `ask` does: evidence of a log summed by code, a question put to a model, or to rules, and what came of it printed."""
+"""The `ask` command: sum evidence from a log, ask a model or the rules, and print the result."""
 
 import asyncio
 import shlex
@@ -71,23 +71,26 @@ from agentic_trading.structured.prompts import first_request
 
 AGENT: Final = "ask"
 SUBJECT: Final = "question"
-"""Who asks, and what its calls are about: they are no evidence of their own."""
+"""Agent and subject of the calls of `ask`, which are not evidence for later questions."""
 
 DECISIONS: Final = "last decisions"
 
 MOST_ROWS: Final = 60
 MOST_DECISIONS: Final = 50
 MOST_CALLS: Final = 500
-"""So many of the newest calls are looked at for the kinds of their failures."""
+"""The number of newest calls whose failures are counted."""
 
 ANSWER_TOKENS: Final = 700
 PROVIDERS: Final = (LLMProvider.RULES.value, LLMProvider.SCRIPTED.value, *MODELS)
-"""What `--provider` may be, beside the providers of the configuration."""
+"""Values of `--provider` in addition to the providers of the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskOptions:
-    """What the command line asks for. Without a `provider` it is that of the configuration's `[models]` for `general`, else the rules."""
+    """Options of the command line.
+
+    The default `provider` is that of the configuration's `[models]` for `general`, or the rules.
+    """
 
     log: Path
     config: Path | None
@@ -104,11 +107,11 @@ class AskOptions:
 
     @property
     def limits(self) -> RecursionLimits:
-        """The limits of a new tree; raises `OptionError` for an amount that is none."""
+        """The limits of a new tree. Raises `OptionError` if `max_cost_usd` is not an amount."""
         try:
             most = nusd_from_usd(self.max_cost_usd or Decimal(0))
         except ValueError as e:
-            raise OptionError("--max-cost", self.max_cost_usd, "an amount of dollars from 0 on") from e
+            raise OptionError("--max-cost", self.max_cost_usd, "an amount in dollars, 0 or more") from e
         return RecursionLimits(
             max_cost_nusd=most,
             max_depth=self.max_depth,
@@ -118,7 +121,7 @@ class AskOptions:
 
 
 def read_answers(given: Iterable[str]) -> dict[str, str]:
-    """Return the answers to frames, by their paths; raises `OptionError` for what is not `FRAME=TEXT`."""
+    """Return the answers by frame path. Raises `OptionError` unless each is `FRAME=TEXT`."""
     answers = {}
     for one in given:
         frame, equals, text = (part.strip() for part in one.partition("="))
@@ -131,7 +134,7 @@ def read_answers(given: Iterable[str]) -> dict[str, str]:
 def answer_question(
     options: AskOptions, question: str, *, trace_id: str, answers: Mapping[str, str], as_json: bool
 ) -> ExitCode:
-    """Ask, or go on with a trace, print what came of it, and return how the command ends."""
+    """Ask a question or resume a trace, print the outcome, and return the exit code."""
     try:
         outcome = run_async(_answered(options, question, trace_id, answers))
     except (AmbiguousIdError, ResumeError) as e:
@@ -166,7 +169,7 @@ async def _answered(
         tenants = config.tenant_ids
         tenant = (tenants[0] if len(tenants) == 1 else DEFAULT_TENANT) if known is None else known.tenant
         patience = providers.patience_of(config.providers).get(row.provider)
-        as_of = now if config.mode == "backtest" else None  # it knows no present
+        as_of = now if config.mode == "backtest" else None  # because a backtest has no current time
         asked = _Asked(row, tables, tenant, await evidence_of(records, tenant), patience, as_of)
         async with _gateway_on(options, config, tables, records, trace_id) as gateway:
             on_record = partial(records.trace, tenant=tenant)
@@ -179,7 +182,7 @@ async def _answered(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Of which model, for which tenant, with what evidence is asked, how calls are retried, and for which moment."""
+    """The model, tenant, evidence, retries and as-of time of the calls of a question."""
 
     row: Capability
     tables: Tables
@@ -202,18 +205,18 @@ class _Asked:
         return builder.with_output_policy(output_policy(mode="reask"))
 
     def cost_bound(self, envelope: LLMEnvelope) -> int:
-        """Return the most that an attempt can cost, as the gate reserves it."""
+        """Return the maximum cost of an attempt in nano-dollars, as the gate reserves it."""
         request = first_request(envelope, self.row, attempt=1)
         return bound(request, self.row, self.tables.prices, at=envelope.created_at).nusd
 
     def bound_of(self, question: str) -> int:
-        """Return the most that asking this question can cost."""
+        """Return the maximum cost of the first call of a question in nano-dollars."""
         builder = self.builder().with_instructions(INSTRUCTIONS[ASK]).with_context({"question": question})
         return self.cost_bound(builder.with_output_schema(ASK_SCHEMA).build())
 
 
 class _Beginning(NamedTuple):
-    """Which model a tree on record asked first, for which tenant, and whether over a bus."""
+    """The first model of a recorded tree, its tenant, and whether it was asked over a bus."""
 
     provider: str
     model: str
@@ -222,9 +225,9 @@ class _Beginning(NamedTuple):
 
 
 def _beginning(trace_id: str, on_record: Sequence[Record]) -> _Beginning | None:
-    """Return how a tree began, None where nothing of it was sent; raises `ResumeError` for a trace without one."""
+    """Return how a tree began, or None without a sent call. Raises `ResumeError` without a question."""
     if FrameRecords(on_record).root is None:
-        raise ResumeError(trace_id, "has no question on record; allowed is a trace that has one")
+        raise ResumeError(trace_id, "has no recorded question. Allowed: a trace that has one")
     for one in on_record:
         if isinstance(one, Event) and isinstance(sent := GOVERNANCE.of(one), AttemptDispatched):
             return _Beginning(sent.provider, sent.model, one.tenant_id, is_remote=False)
@@ -235,21 +238,25 @@ def _beginning(trace_id: str, on_record: Sequence[Record]) -> _Beginning | None:
 
 
 def _bus_of(config: PlatformConfig, options: AskOptions, known: _Beginning | None) -> BusConfig:
-    """Return the bus of a question's calls: a trace goes on where it began, where claims and ledger know its calls."""
+    """Return the bus for the calls of a question. Raises `OptionError` if a trace began elsewhere."""
+    # A trace must resume where it began, because only the claims and the ledger there have its calls. Otherwise a call
+    # could be repeated and paid twice.
     if known is None or known.is_remote is (config.bus.url is not None):
         return config.bus
     if known.is_remote:
-        raise OptionError("--bus", "left out, and the trace has calls on a bus", "the bus that it began on")
+        raise OptionError(
+            "--bus", "missing, but the trace has calls on a bus", "the bus where the trace began"
+        )
     if options.bus:
-        was = "given, and the calls of the trace were made in a process of its own"
-        raise OptionError("--bus", was, "--resume without it")
+        was = "given, but the trace began in a local process"
+        raise OptionError("--bus", was, "--resume without --bus")
     return BusConfig()
 
 
 def _configured(options: AskOptions, known: _Beginning | None) -> tuple[PlatformConfig, str]:
-    """Return the configuration with the one provider that is asked, and its model, empty for the default; blocks.
+    """Return the configuration with the provider to ask, and the model (empty for the default). Blocks.
 
-    A trace that is gone on with asks the model that it began with.
+    A resumed trace asks the model that it began with.
     """
     bus = None if options.bus is None else {"url": options.bus}
     config = load_config(options.config, flags={"bus": "--bus"}, bus=bus)
@@ -282,12 +289,14 @@ def _configured(options: AskOptions, known: _Beginning | None) -> tuple[Platform
 async def _gateway_on(
     options: AskOptions, config: PlatformConfig, tables: Tables, records: Records, trace_id: str
 ) -> AsyncGenerator[StructuredGateway]:
-    """Give a gateway that keeps its records in a log: a platform, where what was spent before is spent, or a client of a bus."""
+    """Open a gateway that records in the log: a platform with the earlier spend, or a client on a bus."""
     async with aclosing(port_adapters.log_for("paper", options.log)) as store:
         await store.open()
         if config.bus.url is None:
             if options.answers_from:
-                raise OptionError("--answers-from", "given", "--resume of a trace that was asked over a bus")
+                raise OptionError(
+                    "--answers-from", "given without a bus", "only with --resume of a trace on a bus"
+                )
             async with Platform(config, Ports(store=store, tables=tables), rules=ASK_RULES) as platform:
                 yield platform
             return
@@ -304,10 +313,10 @@ async def _gateway_on(
 
 
 def _say_bound(bound_nusd: int, budget_nusd: int) -> None:
-    """Say how many calls the budget covers if each costs the most that it can; as a rule it costs far less."""
+    """Print the number of calls that the budget covers at their maximum cost. Most calls cost far less."""
     if bound_nusd:
         say(
-            f"A call may cost {output.usd(bound_nusd)} USD: about {budget_nusd // bound_nusd:,} at --max-cost.",
+            f"A call can cost up to {output.usd(bound_nusd)} USD. --max-cost covers {budget_nusd // bound_nusd:,} such calls.",
             err=True,
         )
 
@@ -326,7 +335,7 @@ def _drawn(outcome: RecursionOutcome, options: AskOptions) -> Iterator[Renderabl
             yield output.heading("Answer")
             yield output.paragraph(outcome.conclusion)
         case Paused():
-            yield output.heading("Paused: it goes on with your answer")
+            yield output.heading("Paused: input required")
             for path, question in outcome.questions.items():
                 yield output.paragraph(f"{path}: {question}")
             answers = " ".join(f"--answer {path}=…" for path in outcome.questions)
@@ -346,7 +355,7 @@ def _drawn(outcome: RecursionOutcome, options: AskOptions) -> Iterator[Renderabl
 
 
 def _resumed(trace_id: str, options: AskOptions) -> str:
-    """Return the command that goes on with a trace: where its calls are made is not on record."""
+    """Return the command that resumes a trace. It names the bus and servers, because they are not recorded."""
     named = {"--store": options.log, "--config": options.config, "--base-url": options.base_url}
     named |= {"--bus": options.bus, "--resume": trace_id}
     return (
@@ -355,7 +364,7 @@ def _resumed(trace_id: str, options: AskOptions) -> str:
 
 
 class AskedLog(Records, Protocol):
-    """A log that is asked about."""
+    """The log that a question is about."""
 
     async def recent(self, limit: int = 10, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return the newest attempts, newest first."""
@@ -363,7 +372,7 @@ class AskedLog(Records, Protocol):
 
 
 async def evidence_of(log: AskedLog, tenant: str) -> Mapping[str, Any]:
-    """Return what a tenant's records say, by source: sums of the newest days, failures, and the last decisions, newest first."""
+    """Return the evidence in a tenant's records: daily sums, failures, and latest decisions, newest first."""
     report = await spend_report(log, "day", "agent", tenant=tenant)
     spend = [row for row in report.rows if row.key[1] != AGENT]
     calls = await log.recent(MOST_CALLS, tenant=tenant)

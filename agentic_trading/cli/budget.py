@@ -1,4 +1,4 @@
-"""`agentic-trading budget`, `halt` and `resume`: limits, what is spent, and the controls of operators."""
+"""`agentic-trading budget`, `halt` and `resume`: limits, spend, and the controls of operators."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,13 +8,13 @@ import typer
 from agentic_trading.cancellation import run_async
 from agentic_trading.cli.options import AsJson, Store
 
-BudgetOptionsTenant = Annotated[str, typer.Option("--tenant", metavar="ID", help="Whose budgets.")]
+BudgetOptionsTenant = Annotated[str, typer.Option("--tenant", metavar="ID", help="The tenant.")]
 LedgerUrl = Annotated[
     str | None,
     typer.Option(
         "--ledger",
         metavar="URL",
-        help="A server that workers share, redis://HOST:PORT; if left out, AGENTIC_LEDGER_URL, else --store.",
+        help="A ledger server that workers share, redis://HOST:PORT.  [default: AGENTIC_LEDGER_URL or the configuration]",
     ),
 ]
 CommandStore = Annotated[
@@ -22,37 +22,43 @@ CommandStore = Annotated[
     typer.Option(
         "--store",
         metavar="PATH",
-        help="A session's folder; without --store and --ledger, the only live place, or else AGENTIC_STORE.",
+        help="The folder of a session.  [default: the only live session or ledger, or AGENTIC_STORE]",
     ),
 ]
 CommandLedgerUrl = Annotated[
     str | None,
-    typer.Option("--ledger", metavar="URL", help="A server that workers share, redis://HOST:PORT."),
+    typer.Option("--ledger", metavar="URL", help="A ledger server that workers share, redis://HOST:PORT."),
 ]
-ReasonOption = Annotated[str, typer.Option("--why", metavar="TEXT", help="A reason, kept with the command.")]
+ReasonOption = Annotated[
+    str, typer.Option("--why", metavar="TEXT", help="The reason, recorded with the command.")
+]
 
 
-app = typer.Typer(help="Budgets: what is left, the controls, what happened.", no_args_is_help=True)
+app = typer.Typer(help="Show, set and rebuild budgets.", no_args_is_help=True)
 
 Scope = Annotated[
-    str, typer.Argument(metavar="SCOPE", help="One of call, trace, agent, workflow, principal, tenant.")
+    str,
+    typer.Argument(
+        metavar="SCOPE", help="Scope of the limit: call, trace, agent, workflow, principal or tenant."
+    ),
 ]
-Id = Annotated[str, typer.Argument(metavar="ID", help="Which one; * is each of them by itself.")]
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="Id in the scope, such as an agent. * limits each id separately.")
+]
 Per = Annotated[
-    str, typer.Option("--per", metavar="WINDOW", help="minute, hour, day, month, or none: in total.")
+    str,
+    typer.Option("--per", metavar="WINDOW", help="Window: minute, hour, day, month, or none for the total."),
 ]
-Usd = Annotated[str | None, typer.Option("--usd", metavar="X", help="At most so many dollars.")]
-TokensOption = Annotated[int | None, typer.Option("--tokens", metavar="N", help="At most so many tokens.")]
-Calls = Annotated[int | None, typer.Option("--calls", metavar="N", help="At most so many calls.")]
+Usd = Annotated[str | None, typer.Option("--usd", metavar="X", help="Maximum spend in dollars.")]
+TokensOption = Annotated[int | None, typer.Option("--tokens", metavar="N", help="Maximum number of tokens.")]
+Calls = Annotated[int | None, typer.Option("--calls", metavar="N", help="Maximum number of calls.")]
 Remove = Annotated[bool, typer.Option("--remove", help="Remove the limit.")]
-Force = Annotated[
-    bool, typer.Option("--force", help="Accept a name that nothing at the place knows: one that comes later.")
-]
+Force = Annotated[bool, typer.Option("--force", help="Accept an id that is not known yet.")]
 DiscardServer = Annotated[
     bool,
     typer.Option(
         "--discard-server",
-        help="Count the logs only: let what the server has charged beyond them be spent again.",
+        help="Count only the logs. Charges that only the server has recorded can then be spent again.",
     ),
 ]
 Stores = Annotated[
@@ -60,24 +66,25 @@ Stores = Annotated[
     typer.Option(
         "--store",
         metavar="PATH",
-        help="A log or a session's folder, as often as there are; if left out, AGENTIC_STORE, else the newest session.",
+        help="A log, or the folder of a session. Can be repeated.  [default: AGENTIC_STORE, or the newest session]",
     ),
 ]
-Every = Annotated[bool, typer.Option("--all", help="List each event, repeated ones too.")]
+Every = Annotated[bool, typer.Option("--all", help="List repeated events separately.")]
 Seconds = Annotated[
-    float | None, typer.Option("--seconds", metavar="N", min=0.1, help="End after so many; else with Ctrl-C.")
+    float | None,
+    typer.Option("--seconds", metavar="N", min=0.1, help="Stop after N seconds.  [default: until Ctrl-C]"),
 ]
 
 
 ShownTenant = Annotated[
     str,
     typer.Option(
-        "--tenant", metavar="ID", help="Whose budgets; * means every tenant that a worker reported."
+        "--tenant", metavar="ID", help="The tenant. * shows all tenants that workers have reported."
     ),
 ]
 
 
-@app.command("show", short_help="Show limits, and what is spent, held and queued.")
+@app.command("show", short_help="Show limits, spend, reservations and queued requests.")
 def show_budgets(
     *,
     tenant: ShownTenant = "default",
@@ -85,7 +92,10 @@ def show_budgets(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show limits, what is spent, held and in doubt, queued requests, and the last denials."""
+    """Show limits, spend, reservations, charges in doubt, queued requests and the latest denials.
+
+    With --store and without --ledger, the budgets of that session are shown.
+    """
     from dataclasses import asdict
 
     from agentic_trading.cli.budget_tables import all_budgets, location_of, read_budgets
@@ -110,7 +120,7 @@ def watch_budgets(
     store: Store = None,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Show the same as it changes, until Ctrl-C."""
+    """Show budgets and update them until Ctrl-C."""
     from agentic_trading.cli.budget_tables import location_of, watch
 
     run_async(watch(location_of(store, ledger), tenant, seconds=seconds))
@@ -133,9 +143,10 @@ def set_subcommand(
     ledger: CommandLedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set a limit in place of the one on the same scope, id and window; workers follow within a second.
+    """Set a limit, and replace the limit with the same scope, id and window.
 
-    Without a place, the only live one is meant. A name that nothing there knows is refused, with the nearest ones.
+    Workers apply it within a second. Without --store and --ledger, the command applies to the only live
+    session or ledger. An unknown id is refused with a list of similar ids, unless --force is given.
     """
     from agentic_trading.cli.budget_tables import execute_and_print
     from agentic_trading.operate.budgets import limit_command
@@ -144,7 +155,7 @@ def set_subcommand(
     execute_and_print(wanted, tenant, why, store, ledger, force=force, as_json=as_json)
 
 
-@app.command("history", short_help="List commands, warnings and denials from the log.")
+@app.command("history", short_help="List commands, warnings and denials in a log.")
 def history(
     *,
     tenant: BudgetOptionsTenant = "default",
@@ -152,7 +163,11 @@ def history(
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """List from the log commands, warnings, denials, and what was charged in doubt or above its reservation."""
+    """List the budget events in a log.
+
+    These are commands, warnings, denials, expired reservations, charges in doubt, and charges above the
+    reservation.
+    """
     from dataclasses import asdict
 
     from agentic_trading.cli.budget_tables import history_table
@@ -176,10 +191,11 @@ def rebuild_subcommand(
     discard_server: DiscardServer = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild the ledger on a server from logs and from what it knows itself, and open it for calls again.
+    """Rebuild the ledger on a server from logs and from its own records, and reopen it for calls.
 
-    Name every log that was written with this server. A charge that only the server knows is kept. Nothing is done if
-    its totals are higher even so. Limits and halts are restored from the same logs, before calls run again.
+    Name every log that was written with this server. Charges that only the server has recorded are kept. If
+    its totals are still higher, nothing is changed. Limits and halts are restored from the same logs before
+    calls run again.
     """
     import gc
     from dataclasses import asdict
@@ -193,7 +209,7 @@ def rebuild_subcommand(
 
     logs = [log_of(store) for store in stores] if stores else [log_of(None)]
     config = configured()
-    gc.disable()  # collections take 40 % of reading a large log: all of its calls are kept, and none is in a cycle
+    gc.disable()  # because collections take 40 % of reading a large log, and find nothing: all calls are kept
     report = run_async(
         rebuild_ledger(
             logs,
@@ -209,15 +225,15 @@ def rebuild_subcommand(
         print_table(*rebuild_lines(report))
 
 
-Tenant = Annotated[str, typer.Option("--tenant", metavar="ID", help="Whose calls; * means every tenant's.")]
-Agent = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Only those of this agent.")]
+Tenant = Annotated[str, typer.Option("--tenant", metavar="ID", help="The tenant. * means all tenants.")]
+Agent = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Only calls of this agent.")]
 Workflow = Annotated[
-    str | None, typer.Option("--workflow", metavar="NAME", help="Only those of this workflow.")
+    str | None, typer.Option("--workflow", metavar="NAME", help="Only calls of this workflow.")
 ]
 Model = Annotated[
     str | None,
     typer.Option(
-        "--model", metavar="NAME", help="Only those to this model: NAME, PROVIDER/NAME or PROVIDER/*."
+        "--model", metavar="NAME", help="Only calls to this model: NAME, PROVIDER/NAME or PROVIDER/*."
     ),
 ]
 
@@ -234,11 +250,14 @@ def halt_subcommand(
     ledger: CommandLedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop new calls and cancel calls in flight: of a tenant, or of one agent, workflow or model.
+    """Stop new calls and cancel calls in flight of a tenant, or of one agent, workflow or model.
 
-    Every worker follows within a second. What was sent is charged, all of it is on record, and `resume` lifts the halt.
-    Without a place, the only live one is meant. A name that nothing there knows is refused, with the nearest ones.
-    Exit code 1 if a running worker, or all of them, did not acknowledge the halt within three seconds.
+    Workers apply a halt within a second. Calls that were sent are charged and recorded. `resume` lifts the
+    halt.
+
+    Without --store and --ledger, the command applies to the only live session or ledger. An unknown id is
+    refused with a list of similar ids, unless --force is given. The exit code is 1 if no worker is running,
+    or if one of them does not acknowledge the halt within three seconds.
     """
     from agentic_trading.cli.budget_tables import execute_and_print
     from agentic_trading.operate.budgets import halt_command
@@ -258,7 +277,10 @@ def resume_subcommand(
     ledger: CommandLedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Lift the halt of exactly this scope; others stay. Without a place, the only live one is meant."""
+    """Lift the halt of exactly this scope. Other halts stay.
+
+    Without --store and --ledger, the command applies to the only live session or ledger.
+    """
     from agentic_trading.cli.budget_tables import execute_and_print
     from agentic_trading.operate.budgets import resume_command
 

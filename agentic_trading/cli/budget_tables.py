@@ -1,4 +1,4 @@
-"""Tables of budgets, refusals, queued requests and workers, and the places whose budgets a command reads or changes."""
+"""Tables of budgets, denials, queued requests and workers, and the lookup of the place of the budgets."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
@@ -54,9 +54,9 @@ def execute_and_print(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Execute a command; print the place, the controls from now on, and the workers that have acknowledged them.
+    """Execute a command, and print the new controls and the workers that acknowledged them.
 
-    A halt that no running worker acknowledged ends with an error.
+    A halt ends with an error unless every running worker, and at least one, acknowledged it.
     """
     where = command_location_of(store, ledger)
     config = None if force else configured()
@@ -71,9 +71,9 @@ def execute_and_print(
 
 
 def command_location_of(store: Path | None, ledger: str | None) -> BudgetLocationOptions:
-    """Return the place that the options name, else the only live one.
+    """Return the place that the options name, or the only live place.
 
-    Raises `OptionError` if none or more than one is live, and what `location_of` raises.
+    Raises `OptionError` if there is no live place or more than one, and the errors of `location_of`.
     """
     if store is not None or ledger is not None:
         return location_of(store, ledger)
@@ -85,18 +85,23 @@ def command_location_of(store: Path | None, ledger: str | None) -> BudgetLocatio
 
 
 def location_of(store: Path | None, ledger: str | None) -> BudgetLocationOptions:
-    """Return the place that the options or the configuration name, to look at it: a server goes before a folder.
+    """Return the place to read, from the options or the configuration. `store` overrides a configured server.
 
-    Raises `OptionError` without one and for a wrong address, `ConfigError` for a wrong configuration.
+    Raises:
+        OptionError: If there is no place, or the URL is wrong.
+        ConfigError: If the configuration is wrong.
+
     """
     url = ledger or (None if store is not None else configured().ledger.url)
     if not url:
         log = log_of(store)
         return BudgetLocationOptions(log.parent, log=log)
     check_ledger_url(url)
-    if store is None and start().store is None:  # the newest session need not be one of this server
+    if (
+        store is None and start().store is None
+    ):  # no log, because the newest session may be one of another server
         return BudgetLocationOptions(None, url)
-    with suppress(OptionError):  # names are then not looked up in a log
+    with suppress(OptionError):  # without a log, names are only looked up elsewhere
         return BudgetLocationOptions(None, url, log_of(store))
     return BudgetLocationOptions(None, url)
 
@@ -126,7 +131,7 @@ def controls_table(place: str, tenant: str, controls: TenantControls) -> list[Re
 
 
 def budgets(view: BudgetView) -> list[RenderableType]:
-    """Return all that is known of a tenant's budgets now."""
+    """Return the current budgets of a tenant."""
     parts: list[RenderableType] = [output.heading(f"Budgets of {view.tenant} · {view.place}"), *_halts(view)]
     if view.counters:
         parts += [_counters(view.counters), *_more(len(view.counters), _MOST_COUNTERS)]
@@ -142,7 +147,7 @@ def budgets(view: BudgetView) -> list[RenderableType]:
 
 
 def history_table(found: Sequence[BudgetEvent], tenant: str) -> list[RenderableType]:
-    """Return what happened, one line each."""
+    """Return a table of budget events."""
     if not found:
         return [output.paragraph(f"No budget events of tenant {tenant}.")]
     columns: dict[str, Callable[[BudgetEvent], str]] = {
@@ -159,11 +164,11 @@ def history_table(found: Sequence[BudgetEvent], tenant: str) -> list[RenderableT
     ]
 
 
-_NO_LIMITS = "none on the server or in these logs: calls run without a limit until `budget set`"
+_NO_LIMITS = "none on the server or in these logs. Calls run without a limit until `budget set`."
 
 
 def rebuild_lines(report: LedgerRebuildReport) -> list[RenderableType]:
-    """Return what a rebuild has charged."""
+    """Return the result of a rebuild."""
     lines = [
         *(("from", log) for log in report.logs),
         ("before", f"{output.usd(report.knew_nusd)} USD spent"),
@@ -177,17 +182,17 @@ def rebuild_lines(report: LedgerRebuildReport) -> list[RenderableType]:
         *(("restored", one) for one in report.restored),
         ("limits", "; ".join(report.limits) or _NO_LIMITS),
         *([("halts", "; ".join(report.halts))] if report.halts else []),
-        ("epoch", f"{report.generation}; calls may run again"),
+        ("epoch", f"{report.generation} (calls can run again)"),
     ]
-    return [output.heading(f"The ledger of {report.tenant} is rebuilt"), output.facts(lines)]
+    return [output.heading(f"Rebuilt the ledger of {report.tenant}"), output.facts(lines)]
 
 
 def _kept(kept: Sequence[KeptCharge]) -> Iterator[tuple[str, str]]:
-    """Yield the charges of a server that no log explains, each with what the logs have of it."""
+    """Yield the charges that no log explains, with the amount in the logs."""
     for one in kept[:_MOST_ROWS]:
-        yield "kept", f"{one.reservation_id}: {_charge(one.charged)}; in the logs {_charge(one.logged)}"
+        yield "kept", f"{one.reservation_id}: {_charge(one.charged)} (in the logs: {_charge(one.logged)})"
     if len(kept) > _MOST_ROWS:
-        yield "kept", f"and {len(kept) - _MOST_ROWS:,} more; --json has all"
+        yield "kept", f"and {len(kept) - _MOST_ROWS:,} more (--json lists all)"
 
 
 def _charge(amount: Amount) -> str:
@@ -209,7 +214,7 @@ def _halts(view: BudgetView) -> Iterator[RenderableType]:
 
 
 def _not_counted_yet(view: BudgetView) -> Iterator[RenderableType]:
-    """Yield the limits of the controls that no counter shows: a worker follows as soon as it runs."""
+    """Yield the limits that no counter shows yet, because no worker has applied them."""
     named = {(limit.scope, limit.id, limit.window) for limit in view.controls.limits}
     waiting = [
         limit
@@ -217,12 +222,12 @@ def _not_counted_yet(view: BudgetView) -> Iterator[RenderableType]:
         if not any(_shows(counter, limit, named) for counter in view.counters)
     ]
     if waiting:
-        yield output.heading("Set, and not counted yet")
+        yield output.heading("Set, not counted yet")
         yield output.facts(("limit", limit_types.limit_text(limit)) for limit in waiting)
 
 
 def _shows(counter: CounterStatus, limit: limit_types.Limit, named: Collection[tuple[str, str, str]]) -> bool:
-    """Whether a counter is held against this limit; where another one names it, that one goes before `*`."""
+    """Return whether this limit applies to a counter. A limit on its own id takes precedence over `*`."""
     if (counter.scope, counter.window) != (limit.scope, limit.window) or limit.id not in {
         counter.id,
         limit_types.ANY,
@@ -237,7 +242,7 @@ def _shows(counter: CounterStatus, limit: limit_types.Limit, named: Collection[t
 
 def _more(number: int, shown: int) -> Iterator[RenderableType]:
     if number > shown:
-        yield output.paragraph(f"and {number - shown:,} more; --json has all")
+        yield output.paragraph(f"and {number - shown:,} more (--json lists all)")
 
 
 def _counters(counters: Sequence[CounterStatus]) -> Table:
@@ -248,7 +253,7 @@ def _counters(counters: Sequence[CounterStatus]) -> Table:
 
 
 def _fullest(counters: Sequence[CounterStatus]) -> list[CounterStatus]:
-    """Return the counters in their order; of very many, those with the least left of their ceiling."""
+    """Return the counters in order. If there are too many, keep those with the smallest share left."""
     if len(counters) <= _MOST_COUNTERS:
         return list(counters)
     fullest = sorted(range(len(counters)), key=lambda number: _share_left(counters[number]))
@@ -304,7 +309,7 @@ def _queued(requests: Sequence[QueuedStatus]) -> Table:
 def _refused(workers: Sequence[BudgetStatus]) -> Iterator[RenderableType]:
     refusals = sorted((one for worker in workers for one in worker.refusals), key=lambda one: one.at)
     if refusals:
-        yield output.heading("Refused last")
+        yield output.heading("Latest denials")
         columns: dict[str, Callable[[DenialStatus], str]] = {
             "time": lambda one: output.format_time(one.at),
             "agent": lambda one: one.agent,
@@ -347,9 +352,10 @@ _LOOK_EVERY_S = 0.25
 
 
 async def watch(where: BudgetLocationOptions, tenant: str, *, seconds: float | None) -> None:
-    """Draw the budgets of a tenant, or of all (`*`), for so many seconds or until Ctrl-C; a server that is away is waited for.
+    """Draw the budgets of a tenant, or of all tenants (`*`), for `seconds` or until Ctrl-C.
 
-    Into a pipe or a file each view is printed that differs from the one before.
+    If the server is unreachable, the error is shown and the reading is repeated. In a pipe or a file, a view
+    is printed when it has changed.
     """
     out = output.console()
     async with aclosing(_views(where, tenant, seconds)) as views:
@@ -385,13 +391,13 @@ async def _views(where: BudgetLocationOptions, tenant: str, seconds: float | Non
 
 
 async def read_budgets(where: BudgetLocationOptions, tenant: str) -> list[BudgetView]:
-    """Open a place, and return the budgets of a tenant, or of every tenant that a worker has reported (`*`)."""
+    """Return the budgets at a place of a tenant, or of all tenants that workers have reported (`*`)."""
     async with open_location(where) as place:
         return await read_views(place) if tenant == PLATFORM else [await read_view(place, tenant)]
 
 
 def all_budgets(views: Sequence[BudgetView], place: str) -> list[RenderableType]:
-    """Return the budgets of several tenants, one after the other."""
+    """Return the budgets of several tenants in sequence."""
     if not views:
         return [output.paragraph(f"No worker has reported a tenant at {place}.")]
     parts = [part for view in views[:_MOST_TENANTS] for part in budgets(view)]

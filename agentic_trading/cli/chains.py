@@ -1,4 +1,4 @@
-"""Decision chains as tables, trees and values, and the tree of a recursive question."""
+"""Decision chains as tables, trees and JSON, and the frames of a recursive question."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,15 +42,15 @@ MARKS: Final[Mapping[str, str]] = MappingProxyType({
     "waiting": "?",
     "open": "…",
 })
-"""How a frame stands."""
+"""Marks of frame states."""
 
 
 NOT_GIVEN: Final = "\u2013"
-"""Stands for a confidence that the model did not give: it is never filled in."""
+"""Shown instead of a confidence that the model did not give."""
 
 
 def frame_table(frames: Sequence[CausalFrame]) -> Table:
-    """Return a line for each frame, those below it indented: the question, its own calls and cost, and what is to be said."""
+    """Return an indented line for each frame: its question, its own calls and cost, and remarks."""
     drawn = Table.grid(padding=(0, 2, 0, 0))
     for style in ("bold", "", "", "dim"):
         drawn.add_column(style=style, overflow="fold")
@@ -63,7 +63,7 @@ def frame_table(frames: Sequence[CausalFrame]) -> Table:
 
 
 def remarks(frame: CausalFrame) -> Iterator[str]:
-    """Yield what is to be said of a frame beside its question."""
+    """Yield remarks about a frame."""
     if frame.state == "waiting":
         yield f"asks: {frame.asked}"
     if frame.state == "repeated":
@@ -81,26 +81,26 @@ def remarks(frame: CausalFrame) -> Iterator[str]:
 
 
 class TraceFrames:
-    """The frames of a trace, each to be shown with its call."""
+    """The frames of a trace, which are shown with their calls."""
 
     def __init__(self, chain: TraceTree) -> None:
         self._records = FrameRecords()
         self._bodies: dict[str, FrameOpened | FrameClosed] = {}
         for node in chain.nodes:
             if isinstance(node, EventNode):
-                with suppress(EventError):  # what cannot be understood is shown as it stands
+                with suppress(EventError):  # an event that cannot be parsed is shown unchanged
                     self._add(node)
         self._frames = {frame.frame_id: frame for frame in self._records.frames()}
         called = {node.id for node in chain.nodes if isinstance(node, CallNode)}
         self._called = {frame.frame_id for frame in self._frames.values() if frame.envelope_id in called}
 
     def hides(self, node: TraceNode) -> bool:
-        """Whether what a node says stands elsewhere: of a frame all stands at its call, or where it has none, where it was opened."""
+        """Return whether a node is hidden, because its frame is shown at its call or at its opening event."""
         body = self._bodies.get(node.id)
         return isinstance(body, FrameClosed) or (body is not None and body.frame_id in self._called)
 
     def lines(self, node: TraceNode) -> list[str]:
-        """Return what is to be said of a node as a part of a frame."""
+        """Return lines about the frame of a node."""
         if isinstance(node, CallNode):
             frame = self._frames.get(node.envelope.step)
             if frame is None:
@@ -127,11 +127,12 @@ ChainOutcome = tuple[TraceSummary, str]
 T = TypeVar("T")
 
 ROOM_FOR_FIGURES: Final = 100
-"""Columns from which on a list of chains has room for the number of calls and their cost."""
+"""The smallest width at which a list of chains shows calls and cost."""
 
 
 def chain_table(chains: Sequence[ChainOutcome], width: int) -> Table:
-    """Return a row a chain, in 80 columns without figures: an id that is wrapped cannot be copied."""
+    """Return a table of chains."""
+    # A narrow table has no figures. Otherwise the id would be wrapped, and could not be copied.
     figures: dict[str, Callable[[ChainOutcome], str]] = {
         "calls": lambda one: f"{one[0].attempts:,}",
         "USD": lambda one: usd(one[0].cost_nusd),
@@ -151,17 +152,20 @@ def chain_table(chains: Sequence[ChainOutcome], width: int) -> Table:
 async def newest_chains(
     records: Records, limit: int, *, with_calls: bool, tenant: str | None
 ) -> list[ChainOutcome]:
-    """Return the newest chains with their outcomes: a tenant's, or without one all of them."""
+    """Return the newest chains with their outcomes, of `tenant` or of all tenants."""
     chains = await records.traces(limit, with_calls=with_calls, tenant=tenant)
     outcomes = []
     for chain in chains:
         trace = await records.trace(chain.trace_id, tenant=tenant)
-        outcomes.append((chain, await asyncio.to_thread(chain_outcome, trace)))  # it may load a renderer
+        outcomes.append((
+            chain,
+            await asyncio.to_thread(chain_outcome, trace),
+        ))  # in a thread, because it may import a renderer
     return outcomes
 
 
 def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
-    """Return a whole chain, each node below its cause; where tenants share it, with whose each is."""
+    """Return a chain as a tree, each node below its cause. A shared chain shows the tenant of each node."""
     drawn = Tree(
         Text(f"trace {printable(trace_id)} · {len(chain.nodes)} steps · {usd(chain.cost_nusd)} USD", "bold")
     )
@@ -172,14 +176,15 @@ def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
             label = _label(row.node, is_shared=is_shared, before=frames.lines(row.node))
             below[row.depth] = below[row.depth - 1].add(label)
     orphans = [
-        f"  {node.kind} {node.id} names a cause that is not here: {node.cause}" for node in chain.orphans
+        f"  {node.kind} {node.id} has a cause that is not in this trace: {node.cause}"
+        for node in chain.orphans
     ]
-    cycles = [f"  these name each other as their cause: {', '.join(ring)}" for ring in chain.cycles]
+    cycles = [f"  cycle of causes: {', '.join(ring)}" for ring in chain.cycles]
     return Group(drawn, *(Text(printable(odd), "red") for odd in (*orphans, *cycles)))
 
 
 def path_of(answer: CausalPath) -> RenderableType:
-    """Return the way from the first cause to the record, with its siblings and its effects."""
+    """Return the path from the first cause to the record, with siblings and effects."""
     shown = (*answer.path, *answer.siblings, *answer.effects)
     is_shared = len({node.tenant for node in shown}) > 1
     path = Table.grid(padding=(0, 1, 0, 0))
@@ -188,7 +193,7 @@ def path_of(answer: CausalPath) -> RenderableType:
     parts: list[RenderableType] = [Text(printable(f"why {answer.record_id}"), "bold"), path]
     if answer.missing_cause:
         parts.append(
-            Text(printable(f"the path breaks off: {answer.missing_cause} is not in this trace"), "red")
+            Text(printable(f"the path is incomplete: {answer.missing_cause} is not in this trace"), "red")
         )
     for title, nodes in (("Siblings", answer.siblings), ("Effects", answer.effects)):
         if nodes:
@@ -211,12 +216,12 @@ def _label(node: TraceNode, *, is_shared: bool, before: Sequence[str] = ()) -> R
 
 
 def values_of(chain: TraceTree) -> list[dict[str, Any]]:
-    """Return every step with its depth, in the order of the tree; records are as they stand in the log."""
+    """Return every step with its depth, in tree order, with the unchanged records of the log."""
     return [{"depth": row.depth, **_value(row.node)} for row in chain.rows()]
 
 
 def values_of_path(answer: CausalPath) -> dict[str, Any]:
-    """Return the path, its siblings, and its effects."""
+    """Return a path for JSON, with siblings and effects."""
     return {
         "record_id": answer.record_id,
         "trace_id": answer.trace_id,
@@ -247,18 +252,18 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     CallUnanswered.KIND: ("reason.category reason.description",),
     EnvelopeRefused.KIND: ("reason detail",),
 })
-"""The values of an event that are shown, by kind: a string for each line, an optional `label:` before dotted names."""
+"""The values to show by event kind: a string per line, with an optional `label:` before dotted names."""
 
 
 RENDERERS: Final = "agentic_trading.renderers"
-"""The group of entry points for renderers. The name of an entry point is the first word of the kinds that it shows."""
+"""The entry point group of renderers. The name of an entry point is the first word of the kinds it shows."""
 
 
 class Renderer(Protocol):
-    """Shows the events of a package in `trace`. A module with these two functions is one."""
+    """Shows the events of a package in `trace`. A module with these two functions is a renderer."""
 
     def lines(self, event: Event) -> Sequence[str] | None:
-        """Return lines about an event, without its kind and id. None if the kind is unknown."""
+        """Return lines about an event, without its kind and id, or None if the kind is unknown."""
         ...
 
     def outcome(self, events: Sequence[Event]) -> str:
@@ -268,10 +273,8 @@ class Renderer(Protocol):
 
 @cache
 def renderer_of(namespace: str) -> Renderer | None:
-    """Return the installed renderer for kinds with this first word, or None.
-
-    The word is only compared with names of entry points, so a log cannot load anything else.
-    """
+    """Return the installed renderer for kinds with this first word, or None."""
+    # The word is only compared with names of entry points, so that a log cannot import anything else.
     try:
         offer = plugins.offer_of(RENDERERS, namespace)
         return cast("Renderer", plugins.loaded(offer)) if offer is not None else None
@@ -281,13 +284,13 @@ def renderer_of(namespace: str) -> Renderer | None:
 
 
 def _rendered(namespace: str, ask: Callable[[Renderer], T]) -> T | None:
-    """Return an answer of the renderer for a namespace. None if there is no renderer, or if it fails."""
+    """Return an answer of the renderer for a namespace, or None if there is no renderer or it fails."""
     renderer = renderer_of(namespace)
     try:
         return ask(renderer) if renderer is not None else None
-    except Exception as e:  # noqa: BLE001 - the package's own code must not hide a log
+    except Exception as e:  # noqa: BLE001 - otherwise a faulty package would hide the log
         warn_once(
-            f"the renderer {namespace} failed ({type(e).__name__}: {e}); its events are shown without it"
+            f"the renderer {namespace} failed ({type(e).__name__}: {e}). Its events are shown without it."
         )
         return None
 
@@ -299,7 +302,7 @@ def warn_once(text: str) -> None:
 
 
 def chain_outcome(records: Sequence[Record]) -> str:
-    """Return the outcome from the first renderer that has one, else the verdict of the last call, else an empty string."""
+    """Return the outcome of a trace: from a renderer, or the verdict of the last call, or an empty string."""
     events = [record for record in records if isinstance(record, Event)]
     for namespace in dict.fromkeys(_namespace_of(event) for event in events):
         if outcome := _rendered(namespace, lambda renderer: renderer.outcome(events)):
@@ -313,7 +316,7 @@ def _namespace_of(event: Event) -> str:
 
 
 def step_text(node: TraceNode) -> list[str]:
-    """Return lines about a step, without its kind and id; nothing in them can steer a terminal."""
+    """Return lines about a step, without its kind and id. Control characters are escaped."""
     match node:
         case CallNode():
             envelope = node.envelope
@@ -367,7 +370,7 @@ VALUE_CHARS: Final = 80
 
 
 def attempt_lines(attempts: Sequence[LLMInteraction]) -> list[str]:
-    """Return a line for each attempt, lines for how its answer was read, and the sum where there are several."""
+    """Return lines for each attempt and its parsing, and the sum if there are several attempts."""
     lines = [line for attempt in attempts for line in _attempt(attempt)]
     if len(attempts) > 1:
         lines.append(_total([attempt.result for attempt in attempts]))
@@ -389,7 +392,7 @@ def _attempt(attempt: LLMInteraction) -> Iterator[str]:
 
 
 def _read(reading: AttemptTrace, result: LLMResult) -> Iterator[str]:
-    """Yield what was changed and what was wrong: nothing for an answer that was accepted as it stood."""
+    """Yield the changes and errors. An answer that was accepted unchanged has none."""
     changes = [*reading.fixes, *reading.coercions, *reading.patches]
     if changes or reading.errors:
         answer = " ".join(result.raw_output[: 2 * ANSWER_CHARS].split())
@@ -399,7 +402,7 @@ def _read(reading: AttemptTrace, result: LLMResult) -> Iterator[str]:
         yield f"read as {reading.decode}: {'; '.join(map(_change, changes[:MOST_CHANGES]))}{more}"
     yield from map(_error, reading.errors[:MOST_ERRORS])
     if len(reading.errors) > MOST_ERRORS:
-        yield f"{len(reading.errors) - MOST_ERRORS} more rules are broken"
+        yield f"{len(reading.errors) - MOST_ERRORS} more broken rules"
 
 
 def _change(fix: Fix) -> str:
@@ -418,7 +421,7 @@ def _error(violation: Violation) -> str:
 
 
 def joined(value: Any) -> str:
-    """Return a value as text, a list with commas."""
+    """Return a value as text. A list is joined with commas."""
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -427,7 +430,7 @@ def _short(text: str) -> str:
 
 
 def _total(results: Sequence[LLMResult]) -> str:
-    return " · ".join([f"{len(results)} attempts together", *_sums(results)])
+    return " · ".join([f"{len(results)} attempts in total", *_sums(results)])
 
 
 def _sums(results: Sequence[LLMResult]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The commands of `agentic-trading` together, and how one ends that is interrupted."""
+"""The command tree of `agentic-trading`, with the commands of installed packages."""
 
 from asyncio import CancelledError
 from functools import cache, lru_cache
@@ -28,11 +28,11 @@ from agentic_trading.cli import (
 from agentic_trading.cli.exits import INTERRUPTED, ExitCode, say
 
 COMMANDS: Final = "agentic_trading.commands"
-"""The group of entry points for commands. The name of an entry point is the name of its command."""
+"""The entry point group of commands. The name of an entry point is the name of its command."""
 
 
 def plainly(command: Any) -> Any:
-    """Hide the types of arguments in the help of a command and its own commands, and return it."""
+    """Hide the types of arguments in the help of a command and its subcommands, and return it."""
     for each in (command, *getattr(command, "commands", {}).values()):
         for param in each.params if each is not None else ():
             if isinstance(param, TyperArgument):
@@ -44,7 +44,7 @@ class OfferedCommand(TyperCommand):
     """The line of `--help` for a command of an installed package. The package is imported by `load`."""
 
     def load(self) -> Any:
-        """Return the command itself. Raises `OfferError` if several packages have it, or if it is not a command."""
+        """Import and return the command. Raises `OfferError` if it is in several packages, or not a command."""
         from agentic_trading import plugins
 
         offer: Any = plugins.offer_of(COMMANDS, str(self.name))
@@ -66,14 +66,14 @@ def _command_of(found: Any, name: str) -> Any:
 
 
 class PlainGroup(TyperGroup):
-    """The gateway's commands and those of installed packages. A package is imported when one of its commands is called.
+    """The gateway's commands and those of installed packages.
 
-    Usage errors name the problem, not the validator. Help shows arguments like options.
+    A package is imported when one of its commands is called. Usage errors describe the problem without the validator's words. Help lists arguments like options.
     """
 
     @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command. For a command of a package it is its line of `--help`."""
+        """Return a command, or the line of `--help` for a command of a package."""
         if isinstance(self.commands.get(cmd_name), OfferedCommand | None):
             self._add_offered()
         return plainly(super().get_command(ctx, cmd_name))
@@ -86,13 +86,13 @@ class PlainGroup(TyperGroup):
 
     @override
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command to call. A command of a package is loaded here."""
+        """Return the command to call. A command of a package is imported here."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, plainly(command.load()) if isinstance(command, OfferedCommand) else command, rest
 
     @override
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of commands, then a line for each command of a package that a gateway's command hides."""
+        """Write the list of commands, and a line for each package command whose name is already taken."""
         from agentic_trading import plugins
 
         super().format_commands(ctx, formatter)
@@ -107,7 +107,7 @@ class PlainGroup(TyperGroup):
         from agentic_trading import plugins
 
         own = {name: each for name, each in self.commands.items() if not isinstance(each, OfferedCommand)}
-        self.commands = dict(own)  # what is installed may have changed since the last call
+        self.commands = dict(own)  # rebuilt, because a package may have been installed since the last call
         for name, same in groupby(plugins.offers(COMMANDS), key=attrgetter("name")):
             if name in own:
                 continue
@@ -121,7 +121,7 @@ class PlainGroup(TyperGroup):
 
     @override
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; a wrong value raises `BadParameter` in plain words, an interruption ends it with a message."""
+        """Run the command. Wrong values and interruptions become plain messages."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as e:
@@ -148,34 +148,36 @@ _EXIT_CODES = "\b\nExit codes:\n" + "\n".join(
 app = typer.Typer(
     name="agentic-trading",
     cls=PlainGroup,
-    help="LLM calls for trading: under budget, on record, repeatable.",
+    help="Run, budget, record and replay LLM calls for trading.",
     epilog=_EXIT_CODES,
-    rich_markup_mode=None,  # rich help takes 0.23 s of CPU instead of 0.09
+    rich_markup_mode=None,  # because rich help takes 0.23 s of CPU instead of 0.09 s
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
 app.add_typer(look.trace_app, name="trace")
-app.command("ask", short_help="Ask a model about a log, under limits.")(ask.ask_command)
-app.command("spend", short_help="Sum what calls cost.")(look.spend_command)
+app.command("ask", short_help="Ask a model about a log, within limits.")(ask.ask_command)
+app.command("spend", short_help="Sum attempts, tokens and cost of calls.")(look.spend_command)
 app.add_typer(look.audit_app, name="audit")
 app.add_typer(budget.app, name="budget")
-app.command("halt", short_help="Stop new calls, cancel calls in flight.")(budget.halt_subcommand)
+app.command("halt", short_help="Stop new calls and cancel calls in flight.")(budget.halt_subcommand)
 app.command("resume", short_help="Lift a halt.")(budget.resume_subcommand)
-app.command("parse", short_help="Read a model's raw answer, or say why not.")(parse.parse_command)
+app.command("parse", short_help="Parse a model's raw answer, or reject it with a reason.")(
+    parse.parse_command
+)
 app.add_typer(models.app, name="models")
 app.add_typer(models.prices_app, name="prices")
-app.add_typer(config.app, name="config", short_help="The configuration: show it, check it.")
-app.command("worker", short_help="Take envelopes from a bus and answer them.")(worker.worker_command)
-app.command("submit", short_help="Put envelopes on a bus.")(worker.submit_command)
+app.add_typer(config.app, name="config", short_help="Show and check the configuration.")
+app.command("worker", short_help="Run the calls on a bus and publish the answers.")(worker.worker_command)
+app.command("submit", short_help="Publish envelopes to a bus.")(worker.submit_command)
 app.add_typer(services.app, name="services")
 app.add_typer(topics.app, name="topics")
-app.add_typer(archive.app, name="archive", short_help="The records of all workers of a bus in one log.")
+app.add_typer(archive.app, name="archive", short_help="Archive the records of all workers in one log.")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(config.keys_app, name="keys")
 
 
 def print_version(value: bool) -> None:  # noqa: FBT001 - typer hands an option's value over by place
-    """Print the version and end."""
+    """Print the version and exit."""
     if value:
         typer.echo(__version__)
         raise typer.Exit
@@ -185,14 +187,15 @@ def print_version(value: bool) -> None:  # noqa: FBT001 - typer hands an option'
 def global_options(
     *,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=print_version)
+        bool,
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=print_version),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print a traceback if the command fails.")] = False,
 ) -> None:
-    """Take the options that stand before a command; `main` reads `--debug` itself."""
+    """Accept the options before a command. `main` reads `--debug` itself."""
 
 
-@cache  # 30 ms, and a process may call several commands
+@cache  # because it takes 30 ms, and a process may run several commands
 def command_tree() -> Any:
-    """Return all commands as one that takes words."""
+    """Return the root command."""
     return typer.main.get_command(app)

@@ -1,4 +1,4 @@
-"""`agentic-trading config` and `keys`: what a platform is made from, whether it can be used, and the keys of principals."""
+"""`agentic-trading config` and `keys`: the configuration of a platform, and the keys of principals."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,28 +10,24 @@ from agentic_trading.cancellation import run_async
 from agentic_trading.cli.exits import ExitCode, say, stop
 from agentic_trading.cli.options import AsJson, ConfigFile
 
-app = typer.Typer(
-    help="The configuration of a platform: its values, and whether they hold.", no_args_is_help=True
-)
+app = typer.Typer(help="Show and check the configuration of a platform.", no_args_is_help=True)
 
-keys_app = typer.Typer(help="The keys of principals, which sign messages.", no_args_is_help=True)
+keys_app = typer.Typer(help="Create keys that sign messages of principals.", no_args_is_help=True)
 
 
 PrincipalName = Annotated[
-    str, typer.Argument(metavar="NAME", help="The principal, or the key's name in the policy.")
+    str, typer.Argument(metavar="NAME", help="Name of the principal, or of its key in the policy.")
 ]
 Folder = Annotated[
     Path,
-    typer.Option("--dir", metavar="DIR", help="The folder of keys: principals_folder of a configuration."),
+    typer.Option("--dir", metavar="DIR", help="Folder of keys, the principals_folder of the configuration."),
 ]
-Add = Annotated[
-    bool, typer.Option("--add", help="Add the next key to those that there are, to exchange them.")
-]
+Add = Annotated[bool, typer.Option("--add", help="Add a key to the existing ones, to rotate keys.")]
 
 
-@app.command("show", short_help="Print every value and where it is from.")
+@app.command("show", short_help="Print all values and their sources.")
 def show_config(*, config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Print every value of the configuration and where it is from: a file, a variable, or the default."""
+    """Print all values of the configuration and their sources: a file, a variable, or the default."""
     from agentic_trading.cli.output import print_table, rows, show_json, table
     from agentic_trading.platform.settings import load_config, secret_variable
 
@@ -49,13 +45,16 @@ def show_config(*, config: ConfigFile = None, as_json: AsJson = False) -> None:
         return
     cells = [(place, _spelled(value), loaded.origin_of(place)) for place, value in places.items()]
     cells += [(f"providers.{name}, its key", "…", variable) for name, variable in keys.items()]
-    print_table(rows(table("value", "is", "from"), cells))
+    print_table(rows(table("key", "value", "source"), cells))
     say(f"config_sha256 {loaded.config_sha256}", err=True)
 
 
-@app.command("check", short_help="Load everything that the configuration names.")
+@app.command("check", short_help="Check the configuration and everything it names.")
 def check_config(*, config: ConfigFile = None) -> None:
-    """Load everything that the configuration names: adapters, tables, policy, keys; exit 2 names all that is wrong."""
+    """Check the configuration, and load the adapters, tables, policy and keys that it names.
+
+    Nothing is sent. If there are problems, all of them are printed, and the exit code is 2.
+    """
     from agentic_trading.platform.check import check_platform
     from agentic_trading.platform.errors import ConfigError
     from agentic_trading.platform.settings import load_config
@@ -65,19 +64,22 @@ def check_config(*, config: ConfigFile = None) -> None:
     if problems:
         stop(ExitCode.BAD_INPUT, str(ConfigError(problems)))
     served = ", ".join(loaded.providers) or "none"
-    say(f"right: providers {served}; tenants {', '.join(loaded.tenant_ids)}")
+    say(f"Configuration OK (providers: {served}; tenants: {', '.join(loaded.tenant_ids)})")
 
 
-@keys_app.command("create", short_help="Write a random key into a new file.")
+@keys_app.command("create", short_help="Create a random key in a new file.")
 def create_key(*, name: PrincipalName, folder: Folder, add: Add = False) -> None:
-    """Write a random key into a new file, DIR/NAME/1, that its owner alone may read; no file is written over."""
+    """Create a random key in a new file, DIR/NAME/1, which only its owner can read.
+
+    With --add, the file has the next number. An existing file is never overwritten.
+    """
     from agentic_trading.bus.signing import write_key
 
-    say(f"written: {write_key(folder, name, add=add)}")
+    say(f"Created key {write_key(folder, name, add=add)}")
 
 
 def _places(values: Mapping[str, Any], *above: str) -> Iterator[tuple[str, Any]]:
-    """Yield every value that is no table, with its place."""
+    """Yield every value that is not a table, with its dotted key."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from _places(value, *above, name)

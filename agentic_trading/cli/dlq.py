@@ -1,4 +1,4 @@
-"""`agentic-trading dlq`: the dead letters of a bus are listed, shown, published again and deleted."""
+"""`agentic-trading dlq`: list, show, replay and purge the dead letters of a bus."""
 
 import asyncio
 import sys
@@ -12,11 +12,11 @@ from agentic_trading.cancellation import run_async
 from agentic_trading.cli.exits import ExitCode, confirm, say, stop
 from agentic_trading.cli.options import AsJson, BusUrl, ConfigFile, loaded_with_bus
 
-app = typer.Typer(help="The dead letters of a bus: list, show, replay, purge.", no_args_is_help=True)
+app = typer.Typer(help="List, show, replay and purge dead letters.", no_args_is_help=True)
 
 T = TypeVar("T")
 
-_MOMENT = "a time such as 2026-11-24T09:30, in UTC unless it says otherwise, or an age such as 90m, 12h or 7d"
+_MOMENT = "a time such as 2026-11-24T09:30 (UTC unless it has an offset), or an age such as 90m, 12h or 7d"
 
 OfReason = Annotated[
     str, typer.Option("--reason", metavar="WORD", help="Only letters with this reason, such as decode.")
@@ -26,32 +26,33 @@ OfTopic = Annotated[
 ]
 Since = Annotated[
     str,
-    typer.Option("--since", metavar="TIME", help="Only letters from then on: a time, or an age such as 12h."),
+    typer.Option("--since", metavar="TIME", help="Only letters since this time or age, such as 12h."),
 ]
-Newest = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Only the newest N.")]
+Newest = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="List only the newest N letters.")]
 LetterId = Annotated[
-    str, typer.Argument(metavar="ID", help="The id of a letter, as list prints it, or its beginning.")
+    str,
+    typer.Argument(metavar="ID", help="Id of a letter from `dlq list`, or its first 8 or more characters."),
 ]
-LetterIds = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of letters.")]
-Raw = Annotated[bool, typer.Option("--raw", help="Print the bytes of the message and nothing else.")]
+LetterIds = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Full ids of letters.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Print only the bytes of the message.")]
 EachLetter = Annotated[bool, typer.Option("--all", help="All letters.")]
 Again = Annotated[
     bool,
     typer.Option(
-        "--again", help="Send a new envelope, which is run and paid for even if the old one was paid."
+        "--again", help="Send a new envelope. It runs and is charged even if the old one was charged."
     ),
 ]
 SignAs = Annotated[
-    str, typer.Option("--sign-as", metavar="NAME", help="The principal that signs what --again makes.")
+    str, typer.Option("--sign-as", metavar="NAME", help="The principal that signs the envelopes of --again.")
 ]
 Before = Annotated[
     str,
-    typer.Option("--before", metavar="TIME", help="Letters that are older: a time, or an age such as 7d."),
+    typer.Option("--before", metavar="TIME", help="Only letters older than this time or age, such as 7d."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking for confirmation.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
-@app.command("list", short_help="Print a line for each dead letter.")
+@app.command("list", short_help="List dead letters.")
 def list_letters(
     *,
     bus: BusUrl = None,
@@ -62,7 +63,7 @@ def list_letters(
     limit: Newest = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Print a line for each dead letter, the newest last, and how many there are of each reason."""
+    """List dead letters, newest last, and count them by reason."""
     from agentic_trading.bus.topic import Broker
     from agentic_trading.cli.dlq_tables import show_list
     from agentic_trading.operate.dead_letters import LetterFilter, LetterScan, ListedLetter
@@ -81,7 +82,7 @@ def list_letters(
     show_list(_on_bus(loaded, found), scan, meant, limit=limit, as_json=as_json)
 
 
-@app.command("show", short_help="Print all of one dead letter.")
+@app.command("show", short_help="Show one dead letter.")
 def show_letter(
     *,
     letter_id: LetterId,
@@ -90,7 +91,7 @@ def show_letter(
     raw: Raw = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print all of one dead letter: why, from where, whether it can be replayed, its headers and its message."""
+    """Show one dead letter: its reason, source, headers and message, and whether it can be replayed."""
     from agentic_trading.cli.dlq_tables import show_one
     from agentic_trading.operate.dead_letters import UnknownLetterError, letter_of
 
@@ -105,7 +106,7 @@ def show_letter(
         show_one(letter, copies, _age_of(loaded), as_json=as_json)
 
 
-@app.command("replay", short_help="Publish messages to their topics again.")
+@app.command("replay", short_help="Publish dead messages to their topics again.")
 def replay_letters(
     *,
     letter_ids: LetterIds = None,
@@ -118,21 +119,20 @@ def replay_letters(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Publish messages to the topics that they came from, as they were, once you confirm it.
+    """Publish messages unchanged to their source topics again, after you confirm.
 
-    An envelope that has ended is not run again: its answer is published again. With --again it becomes a new envelope,
-    caused by the old one, and is paid for. An envelope that was sent more than 8 days ago needs --again.
+    A completed envelope does not run again. Its answer is published again. With --again, a new envelope is
+    sent, which is caused by the old one and is charged. An envelope that was sent more than 8 days ago needs
+    --again.
     """
     from agentic_trading.cli.dlq_tables import plan_text, show_replayed
     from agentic_trading.operate.dead_letters import LetterFilter, Replay, ReplayPlan, UnknownLetterError
 
     ids = letter_ids or []
     if [bool(ids), bool(reason), every].count(True) != 1:
-        stop(ExitCode.BAD_INPUT, "say which letters are meant; allowed is one of: ids, --reason WORD, --all")
+        stop(ExitCode.BAD_INPUT, "select letters with exactly one of: ids, --reason WORD, --all")
     if sign_as and not again:
-        stop(
-            ExitCode.BAD_INPUT, "--sign-as is given without --again; a message as it was keeps its signature"
-        )
+        stop(ExitCode.BAD_INPUT, "--sign-as requires --again. An unchanged message keeps its signature.")
     loaded = loaded_with_bus(config, bus)
     signer = _signer(sign_as, loaded) if sign_as else None
     replay = Replay(again=again, signer=signer, age=_age_of(loaded))
@@ -143,14 +143,14 @@ def replay_letters(
         stop(ExitCode.FOUND_WRONG, str(e))
     say(plan_text(plan), err=True)
     if plan.letters:
-        confirm("the replay", yes=yes, otherwise="not replayed; nothing was published")
+        confirm("the replay", yes=yes, otherwise="replay canceled. No message was published.")
         plan = _on_bus(loaded, plan.publish)
     show_replayed(plan, as_json=as_json)
     if plan.refused:
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
 
-@app.command("purge", short_help="Delete dead letters for every reader.")
+@app.command("purge", short_help="Delete dead letters for all readers.")
 def purge_letters(
     *,
     bus: BusUrl = None,
@@ -159,30 +159,30 @@ def purge_letters(
     every: EachLetter = False,
     yes: Yes = False,
 ) -> None:
-    """Delete dead letters for every reader, once you confirm it: those before a time, or all that are there.
+    """Delete dead letters before a time, or all of them, for all readers, after you confirm.
 
-    A topic can be cut off at its start alone: single letters cannot be deleted.
+    Single letters cannot be deleted, because a topic can only be cut at its start.
     """
     from agentic_trading.cli.dlq_tables import purge_text
     from agentic_trading.operate.choices import pluralize
     from agentic_trading.operate.dead_letters import Purge
 
     if before and every:
-        stop(ExitCode.BAD_INPUT, "--before and --all exclude each other")
+        stop(ExitCode.BAD_INPUT, "--before and --all cannot be used together")
     if not before and not every:
-        stop(ExitCode.BAD_INPUT, "say which letters are meant; allowed is one of: --before TIME, --all")
+        stop(ExitCode.BAD_INPUT, "select letters with --before TIME or --all")
     time = _moment("--before", before) if before else None
     loaded = loaded_with_bus(config, bus)
     purge = _on_bus(loaded, lambda broker: Purge.before(broker, time))
     say(purge_text(purge), err=True)
     if purge.messages:
-        confirm("the purge", yes=yes, otherwise="not purged; nothing was deleted")
+        confirm("the purge", yes=yes, otherwise="purge canceled. No message was deleted.")
         _on_bus(loaded, purge.run)
-    say(f"deleted: {pluralize(purge.messages, 'message')}")
+    say(f"Deleted {pluralize(purge.messages, 'message')}.")
 
 
 def _on_bus(loaded: Any, work: Callable[[Any], Awaitable[T]]) -> T:
-    """Return what `work` returns of the broker of a configuration."""
+    """Run `work` on the broker of a configuration and return its result."""
     from agentic_trading.platform.port_adapters import broker_of
 
     async def opened() -> T:
@@ -193,7 +193,7 @@ def _on_bus(loaded: Any, work: Callable[[Any], Awaitable[T]]) -> T:
 
 
 def _moment(option: str, text: str) -> Any:
-    """Return the moment that an option names."""
+    """Return the time in an option. Raises `OptionError` if it is neither a time nor an age."""
     from agentic_trading.clock import SystemClock
     from agentic_trading.operate.dead_letters import moment_of
     from agentic_trading.platform.errors import OptionError
@@ -213,7 +213,7 @@ def _age_of(loaded: Any) -> Any:
 
 
 def _signer(principal: str, loaded: Any) -> Any:
-    """Return what signs as a principal of the configuration."""
+    """Return the signer of a principal. Raises `OptionError` if the configuration has no key for it."""
     from agentic_trading.bus.signing import Signer
     from agentic_trading.governance.policy import Policy
     from agentic_trading.platform.errors import OptionError
@@ -228,11 +228,11 @@ def _signer(principal: str, loaded: Any) -> Any:
 
 
 def _write_raw(raw: bytes) -> None:
-    """Write the bytes of a message, which may be anything, where they steer no terminal."""
+    """Write the bytes of a message, unless standard output is a terminal."""
     if sys.stdout.isatty():
         stop(
             ExitCode.BAD_INPUT,
-            "--raw prints bytes that may steer a terminal; send them to a file or a program",
+            "--raw prints bytes that may control a terminal. Redirect the output to a file or a program.",
         )
     sys.stdout.buffer.write(raw)
     sys.stdout.flush()

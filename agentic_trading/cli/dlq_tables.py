@@ -1,4 +1,4 @@
-"""How dead letters are printed: as rows, as one with all that it holds, and what a replay or a purge is about to do."""
+"""Output of `dlq`: lists, details, plans and results."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ def show_list(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Print the newest letters, the newest last, and how many there are of each reason."""
+    """Print the newest letters, newest last, and the count by reason."""
     reasons = dict(Counter(letter.reason for letter in letters).most_common())
     shown = letters[-limit:]
     if as_json:
@@ -36,15 +36,15 @@ def show_list(
         return
     if shown:
         output.print_table(_letter_table(shown))
-    cut = f"; the newest {len(shown)} of {len(letters)}" if len(shown) < len(letters) else ""
+    cut = f" (the newest {len(shown)} are listed)" if len(shown) < len(letters) else ""
     count = f"{pluralize(len(letters), 'dead letter')}: {output.counts(reasons)}{cut}"
     say(count if letters else _none_text(scan, meant))
     if scan.unreadable:
-        say(f"{pluralize(scan.unreadable, 'message')} of {DEAD_LETTERS.name} cannot be read as a dead letter")
+        say(f"{pluralize(scan.unreadable, 'message')} in {DEAD_LETTERS.name} cannot be read as a dead letter")
 
 
 def _letter_table(letters: Sequence[dead_letters.ListedLetter]) -> output.FittedTable:
-    """Return a row a letter, without the columns that would be empty."""
+    """Return a table of letters, without empty columns."""
     columns: dict[str, Callable[[dead_letters.ListedLetter], str]] = {
         "id": lambda one: one.id,
         "time": lambda one: f"{one.time:%Y-%m-%d %H:%M:%S}",
@@ -59,31 +59,31 @@ def _letter_table(letters: Sequence[dead_letters.ListedLetter]) -> output.Fitted
 
 
 def _none_text(scan: dead_letters.LetterScan, meant: dead_letters.LetterFilter) -> str:
-    """Return that no letter is meant, and what there is instead."""
+    """Return the message for an empty list, with the letters that a filter has excluded."""
     named = (("with this reason", meant.reason, scan.reasons), ("from this topic", meant.topic, scan.topics))
     for what, wanted, known in named:
         if wanted and known and wanted not in known:
-            return f"no dead letters {what}; there are: {output.counts(known)}"
-    return f"no dead letters of these; there are {len(scan.copies)}" if scan.copies else "no dead letters"
+            return f"No dead letters {what}. Existing letters: {output.counts(known)}"
+    return f"No matching dead letters ({len(scan.copies)} in total)." if scan.copies else "No dead letters."
 
 
 def show_one(letter: DeadLetter, copies: int, age: SendAge, *, as_json: bool) -> None:
-    """Print all that a letter holds; its message as text, where it is text."""
+    """Print a letter. Its message is printed if it is text."""
     problem = dead_letters.replay_problem(letter, age)
     if as_json:
         output.show_json({**letter.model_dump(mode="json"), "copies": copies, "problem": problem})
         return
     output.print_table(output.facts(_facts(letter, copies, problem)))
-    output.print_table(output.heading("headers"), output.facts(letter.headers.items()))
-    output.print_table(output.heading("message"))
+    output.print_table(output.heading("Headers"), output.facts(letter.headers.items()))
+    output.print_table(output.heading("Message"))
     text = _text_of(letter.raw)
     say(
         text
         if text is not None
-        else f"  {pluralize(len(letter.raw), 'byte')} that are no text; --raw prints them"
+        else f"  {pluralize(len(letter.raw), 'byte')} that are not text (--raw prints them)"
     )
     if len(letter.raw) < letter.raw_size:
-        say(f"  these are {len(letter.raw)} of {letter.raw_size} bytes", err=True)
+        say(f"  The letter has only the first {len(letter.raw)} of {letter.raw_size} bytes.", err=True)
 
 
 def _facts(letter: DeadLetter, copies: int, problem: str) -> Sequence[tuple[str, str]]:
@@ -106,7 +106,7 @@ def _facts(letter: DeadLetter, copies: int, problem: str) -> Sequence[tuple[str,
 
 
 def _text_of(raw: bytes) -> str | None:
-    """Return a message as text, if it is one."""
+    """Return a message as text, or None if it is not UTF-8."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -114,32 +114,34 @@ def _text_of(raw: bytes) -> str | None:
 
 
 def plan_text(plan: dead_letters.ReplayPlan) -> str:
-    """Return what a replay is about to publish, and what it cannot."""
+    """Return the messages that a replay will publish, and those that it cannot."""
     topics = Counter(plan.letters.values())
     to = ", ".join(f"{number} to {topic}" for topic, number in sorted(topics.items()))
-    what = "published as new envelopes" if plan.replay.again else "published as they were"
+    what = "published as new envelopes" if plan.replay.again else "published unchanged"
     lines = [
-        f"{pluralize(len(plan.letters), 'message')} to be {what}: {to}" if to else "nothing to be replayed"
+        f"{pluralize(len(plan.letters), 'message')} to be {what}: {to}" if to else "No message to replay."
     ]
     if plan.came_back:
-        lines.append(f"left out: {pluralize(plan.came_back, 'letter')} whose replay came back as a later one")
+        lines.append(f"skipped: {pluralize(plan.came_back, 'letter')} whose replay is a later dead letter")
     return "\n".join([*lines, *output.capped([str(each) for each in plan.refused])])
 
 
 def show_replayed(plan: dead_letters.ReplayPlan, *, as_json: bool) -> None:
-    """Print what was published again, and what could not be."""
+    """Print how many messages were replayed, and how many were not."""
     refused: list[dict[str, Any]] = [{"id": each.letter_id, "problem": each.problem} for each in plan.refused]
     if as_json:
         output.show_json({"replayed": [*plan.letters], "refused": refused})
         return
-    not_replayed = f"; not replayed: {len(refused)}" if refused else ""
-    say(f"replayed: {pluralize(len(plan.letters), 'message')}{not_replayed}")
+    not_replayed = f" {len(refused)} not replayed." if refused else ""
+    say(f"Replayed {pluralize(len(plan.letters), 'message')}.{not_replayed}")
 
 
 def purge_text(purge: dead_letters.Purge) -> str:
-    """Return what a purge is about to delete."""
+    """Return the messages that a purge will delete."""
     if not purge.messages:
-        return "nothing to be deleted"
-    stays = f"; {purge.stays} as old stay behind newer ones" if purge.stays else ""
+        return "No message to delete."
+    stays = (
+        f" {purge.stays} more are old enough but stay, because they follow newer ones." if purge.stays else ""
+    )
     what = pluralize(purge.messages, "message")
-    return f"{what} of {DEAD_LETTERS.name} to be deleted for every reader{stays}; this cannot be undone"
+    return f"{what} in {DEAD_LETTERS.name} will be deleted for all readers.{stays} This cannot be undone."

@@ -1,4 +1,4 @@
-"""Messages of the program, and how it ends: its exit codes, its last message, and signals."""
+"""Messages, exit codes and signals of the program."""
 
 import asyncio
 import os
@@ -21,13 +21,13 @@ from agentic_trading.errors import TradingError
 INTERRUPTED: Final = "Interrupted."
 
 ENDS_WITHIN_S: Final = 5.0
-"""How long an interrupted command, and the threads of one that has ended, may keep the process."""
+"""Seconds after which an interrupted command, or a finished one with running threads, is ended."""
 
 _RAISED_AGAIN_AFTER_S: Final = 0.01
 
 
 class ExitCode(IntEnum):
-    """The program's exit codes; `meaning` is the sentence that `--help` and the documents give for each."""
+    """The exit codes of the program. `meaning` is the text in `--help` and in the documentation."""
 
     DONE = 0
     FOUND_WRONG = 1
@@ -39,24 +39,24 @@ class ExitCode(IntEnum):
 
     @property
     def meaning(self) -> str:
-        """What the code means."""
+        """The meaning of the code."""
         return _MEANINGS[self]
 
 
 _MEANINGS = {
-    ExitCode.DONE: "done",
-    ExitCode.FOUND_WRONG: "checked and found wrong: divergence, broken log, unknown id, schema drift, rejected answer, "
-    "question without an answer, halt that no running worker acknowledged",
-    ExitCode.BAD_INPUT: "bad usage or bad input: a flag, a name, a file, a setting",
-    ExitCode.LOG_UNUSABLE: "the log, output folder, ledger or bus cannot be used: not writable, locked, broken, away",
-    ExitCode.INTERNAL: "an internal error; --debug shows where",
-    ExitCode.PAUSED: "paused: a question waits for an answer of yours",
-    ExitCode.INTERRUPTED: "interrupted; all that was answered is on disk",
+    ExitCode.DONE: "success",
+    ExitCode.FOUND_WRONG: "a check failed: divergence, broken log, unknown id, schema drift, rejected answer, "
+    "unanswered question, or halt that no running worker acknowledged",
+    ExitCode.BAD_INPUT: "invalid usage or input: an option, name, file or setting",
+    ExitCode.LOG_UNUSABLE: "the log, output folder, ledger or bus cannot be used: not writable, locked, broken or unreachable",
+    ExitCode.INTERNAL: "internal error (--debug prints a traceback)",
+    ExitCode.PAUSED: "paused: input required",
+    ExitCode.INTERRUPTED: "interrupted (completed answers are on disk)",
 }
 
 
 def exit_code_of(error: TradingError) -> ExitCode:
-    """Return the code for an error that a command ends with."""
+    """Return the exit code for an error that ends a command."""
     from agentic_trading.bus.errors import BusSettingsError, BusUnavailableError, PartitionsElsewhereError
     from agentic_trading.governance.errors import (
         ControlsUnavailableError,
@@ -80,9 +80,10 @@ def exit_code_of(error: TradingError) -> ExitCode:
 
 
 def run_to_exit(program: Callable[[], object], *, debug: bool, is_process: bool = False) -> None:
-    """Run a program that may leave by itself; an error becomes one message and its code, with `debug` a traceback too.
+    """Run a program. An error becomes one message and an exit code.
 
-    If the program `is_process`, its threads may keep the process for `ENDS_WITHIN_S` after its end.
+    With `debug`, a traceback is printed too. With `is_process`, threads may keep the process alive for at
+    most `ENDS_WITHIN_S` after the program has ended.
     """
     try:
         _run(program, debug=debug)
@@ -100,8 +101,8 @@ def _run(program: Callable[[], object], *, debug: bool) -> None:
         sys.exit(ExitCode.INTERRUPTED)
     except TradingError as e:
         _leave(exit_code_of(e), str(e), debug=debug)
-    except Exception as e:  # noqa: BLE001 - the edge of the program: nothing above it could report it
-        hint = "" if debug else "; agentic-trading --debug … shows where"
+    except Exception as e:  # noqa: BLE001 - otherwise Python would print a traceback
+        hint = "" if debug else ". For a traceback, run: agentic-trading --debug …"
         _leave(ExitCode.INTERNAL, f"internal error: {type(e).__name__}: {e}{hint}", debug=debug)
 
 
@@ -113,26 +114,24 @@ def _leave(code: ExitCode, message: str, *, debug: bool) -> NoReturn:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a text, on standard error with `err`; it may quote anything: nothing in it steers the terminal."""
+    """Print text with control characters escaped, on standard error if `err` is set."""
     from agentic_trading.cli.output import printable_lines
 
     typer.echo(printable_lines(text), err=err)
 
 
 def stop(code: ExitCode, message: str) -> NoReturn:
-    """End the command with a message on standard error."""
+    """Print an error on standard error and end the command."""
     say(f"Error: {message}", err=True)
     raise typer.Exit(code)
 
 
 def end_within(seconds: float, code: int) -> Timer:
-    """End the process with `code` after `seconds`, if it has not ended by then.
-
-    Python waits at its end for every thread. One that waits for a dead disk or server would keep the process for ever.
-    """
+    """End the process with `code` after `seconds`, unless the returned timer is canceled."""
+    # Python waits for every thread at exit. A thread that waits for a dead disk would keep the process forever.
 
     def end() -> None:
-        os.write(2, f"Ended after {seconds:g} s without waiting for a disk or a server.\n".encode())
+        os.write(2, f"Exited after {seconds:g} s without waiting for a disk or a server.\n".encode())
         os._exit(code)
 
     timer = Timer(seconds, end)
@@ -143,10 +142,10 @@ def end_within(seconds: float, code: int) -> Timer:
 
 @contextmanager
 def ended_as_by_ctrl_c() -> Generator[None]:
-    """Let SIGTERM act as Ctrl-C does, for as long as the block lasts; a second one ends the process at once.
+    """Handle SIGTERM like Ctrl-C within the block.
 
-    After the first one the process ends within `ENDS_WITHIN_S`, whatever waits. A signal that is ignored stays ignored. On
-    another thread than the main one nothing is changed.
+    The process ends within `ENDS_WITHIN_S` of the first SIGTERM, and at once on a second one. Ignored signals
+    stay ignored. On any thread but the main one, the block has no effect.
     """
     limit: Timer | None = None
 
@@ -177,7 +176,7 @@ def ended_as_by_ctrl_c() -> Generator[None]:
 
 @contextmanager
 def _raised_again_if_dropped() -> Generator[None]:
-    """Raise an interrupt again that Python drops, as it does in a `__del__` and in callbacks of the import system."""
+    """Raise an interrupt again if Python dropped it, as in a `__del__` or a callback of the import system."""
     report = sys.unraisablehook
 
     def raise_again(dropped: "sys.UnraisableHookArgs") -> None:
@@ -196,12 +195,12 @@ def _raised_again_if_dropped() -> Generator[None]:
 
 
 def wait_for_input(stream: TextIO) -> None:
-    """Wait until `stream` has something to read or has ended; whatever a signal raises, it raises here, at once.
+    """Wait until `stream` has input or has ended. The exception of a signal is raised here at once.
 
-    A reading is not broken off by a signal that comes just before it begins, nor by one that another thread takes:
-    it would be heard only after the next line. This wait is ended by the signal's own mark, which every signal sets.
-    For the main thread.
+    Call it from the main thread.
     """
+    # A plain read would continue until the next line after a signal that arrives just before it, or on another
+    # thread. Every signal writes to the wakeup descriptor, so that `select` returns.
     marked, mark = socketpair()
     mark.settimeout(0)
     awaited = [stream.fileno(), marked.fileno()]
@@ -215,20 +214,24 @@ def wait_for_input(stream: TextIO) -> None:
 
 
 def confirm(what: str, *, yes: bool, otherwise: str) -> None:
-    """Go on only if the user confirms `what`; `otherwise` is what is said after a no.
+    """Ask the user to confirm, and end the command if the answer is no or there is no terminal.
 
-    With `yes` no question is put; without a terminal, and after a no, the command ends.
+    Args:
+        what: The subject of the question, such as `the replay`.
+        yes: Skip the question.
+        otherwise: The message after a no.
+
     """
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        stop(ExitCode.BAD_INPUT, f"this is no terminal, so {what} cannot be confirmed; allowed is --yes")
+        stop(ExitCode.BAD_INPUT, f"{what} must be confirmed, but there is no terminal. Use --yes to confirm.")
     if not _is_confirmed():
         stop(ExitCode.INTERRUPTED, otherwise)
 
 
 def _is_confirmed() -> bool:
-    """Ask; Ctrl-C, SIGTERM and the end of the input are a no."""
+    """Return whether the user confirms. Ctrl-C, SIGTERM and the end of the input count as no."""
     try:
         return _read_confirmation()
     except (KeyboardInterrupt, EOFError):
@@ -237,9 +240,9 @@ def _is_confirmed() -> bool:
 
 
 def _read_confirmation() -> bool:
-    """Ask until the answer is a yes or a no, as which nothing at all counts; `EOFError` where the input ends."""
+    """Ask until the answer is yes or no. An empty line is a no. Raises `EOFError` if the input ends."""
     while True:
-        typer.echo("Go on? [y/N]: ", nl=False, err=True)
+        typer.echo("Continue? [y/N]: ", nl=False, err=True)
         wait_for_input(sys.stdin)
         if not (line := sys.stdin.readline()):
             raise EOFError
@@ -248,4 +251,4 @@ def _read_confirmation() -> bool:
             return True
         if said.lower() in {"", "n", "no"}:
             return False
-        say(f"{said!r} is neither yes nor no; allowed are y and n", err=True)
+        say("Please answer y or n.", err=True)

@@ -1,4 +1,4 @@
-"""The commands `trace`, `spend` and `audit`, which read logs."""
+"""The commands that read logs: `trace`, `spend` and `audit`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,28 +9,28 @@ from agentic_trading.cancellation import run_async
 from agentic_trading.cli.exits import ExitCode, say, stop
 from agentic_trading.cli.options import AsJson, OfTenant, Store, log_of, trace_list
 
-trace_app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
-audit_app = typer.Typer(help="Whether a log is as it was written.", no_args_is_help=True)
+trace_app = typer.Typer(help="Show decision chains, from a bar to a fill.", no_args_is_help=True)
+audit_app = typer.Typer(help="Verify that a log is complete and unchanged.", no_args_is_help=True)
 
-LimitOption = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N chains.")]
-All = Annotated[bool, typer.Option("--all", help="Chains without a call too.")]
+LimitOption = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of chains.")]
+All = Annotated[bool, typer.Option("--all", help="Include chains without a call.")]
 TraceId = Annotated[
     str,
     typer.Argument(
         metavar="TRACE_ID",
-        help="A chain that `trace list` names, or the first 8 or more characters of its id.",
+        help="Id of a chain from `trace list`, or its first 8 or more characters.",
     ),
 ]
 RecordId = Annotated[
     str,
     typer.Argument(
         metavar="FILL_ID",
-        help="A fill, or any other event, envelope or interaction: its id, or the first 8 or more characters.",
+        help="Id of a fill, or of any other event, envelope or interaction, or its first 8 or more characters.",
     ),
 ]
 
 
-@trace_app.command("list", short_help="Name the newest decision chains.")
+@trace_app.command("list", short_help="List the newest decision chains.")
 def list_traces(
     *,
     limit: LimitOption = 20,
@@ -39,9 +39,9 @@ def list_traces(
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Name the newest decision chains, the newest first, each with its outcome.
+    """List the newest decision chains with their outcomes, newest first.
 
-    Chains without a call, such as a trigger that was skipped, are left out without --all.
+    Chains without a call, such as skipped triggers, are listed only with --all.
     """
     from dataclasses import asdict
 
@@ -61,7 +61,7 @@ def list_traces(
 def show_trace(
     trace_id: TraceId, *, tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
 ) -> None:
-    """Draw a chain as a tree: every event and call below its cause."""
+    """Show a chain as a tree, with each event and call below its cause."""
     from agentic_trading.audit.trace import AmbiguousIdError, TraceTree, full_id
     from agentic_trading.cli.chains import tree_of, values_of
     from agentic_trading.cli.output import ask_log, print_table, show_json
@@ -74,18 +74,21 @@ def show_trace(
     chain = TraceTree(ask_log(log, lambda records: records.trace(trace_id, tenant=tenant)))
     _warn_of(log, tenant)
     if not chain.nodes:
-        stop(ExitCode.FOUND_WRONG, f"no chain has the id {trace_id!r}; try: {trace_list(log, tenant)}")
+        stop(
+            ExitCode.FOUND_WRONG,
+            f"no chain has the id {trace_id!r}. To list chains, run: {trace_list(log, tenant)}",
+        )
     if as_json:
         show_json(values_of(chain))
     else:
         print_table(tree_of(trace_id, chain))
 
 
-@trace_app.command("why", short_help="Show why there was a fill.")
+@trace_app.command("why", short_help="Show why a fill happened.")
 def why_record(
     record_id: RecordId, *, tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
 ) -> None:
-    """Show why there was a fill: the path of causes that leads to it, from the bar on."""
+    """Show why a fill happened: the path of causes from the bar to the fill."""
     from agentic_trading.audit.trace import AmbiguousIdError, UnknownRecordError, why
     from agentic_trading.cli.chains import path_of, values_of_path
     from agentic_trading.cli.output import ask_log, print_table, show_json
@@ -95,7 +98,7 @@ def why_record(
         answer = ask_log(log, lambda records: why(records, record_id, tenant=tenant))
         _warn_of(log, tenant)
     except UnknownRecordError as e:
-        stop(ExitCode.FOUND_WRONG, f"{e}; try: {trace_list(log, tenant)}")
+        stop(ExitCode.FOUND_WRONG, f"{e}. To list chains, run: {trace_list(log, tenant)}")
     except AmbiguousIdError as e:
         stop(ExitCode.FOUND_WRONG, str(e))
     if as_json:
@@ -109,7 +112,7 @@ By = Annotated[
     typer.Option(
         "--by",
         metavar="KEYS",
-        help="Any of agent, model, workflow, day, tenant, provider, with commas between.",
+        help="Comma-separated keys: agent, model, workflow, day, tenant, provider.",
     ),
 ]
 
@@ -117,9 +120,10 @@ By = Annotated[
 def spend_command(
     *, by: By = "agent,model", tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
 ) -> None:
-    """Sum attempts, tokens and cost by the given keys; days are UTC.
+    """Sum attempts, tokens and cost by the given keys. Days are in UTC.
 
-    Attempts were sent. Those in doubt have no known end and are charged in full, as in the ledger.
+    Only sent attempts count. An attempt in doubt has no known result and is charged in full, as in the
+    ledger.
     """
     from agentic_trading.audit.spend import spend_report
     from agentic_trading.cli.look_tables import as_table, as_values, spend_keys
@@ -136,34 +140,37 @@ def spend_command(
 
 
 def _warn_of(log: Path, tenant: str | None) -> None:
-    """Say on standard error what is wrong with a log; to a tenant only that something is, for places are of all tenants."""
+    """Print a warning for each finding at the end of a log."""
     from agentic_trading.cli.output import printable
     from agentic_trading.operate.log_check import check_end
 
     found = run_async(check_end(log)).findings
-    if tenant is not None and found:
-        say("Warning: the log is not whole; what follows may lack records", err=True)
+    if tenant is not None and found:  # without the places, because they are of all tenants
+        say("Warning: the log is not whole. Records may be missing below.", err=True)
         return
     for finding in found:
-        say(f"Warning: {printable(str(finding))}; what follows may lack records", err=True)
+        say(f"Warning: {printable(str(finding))}. Records may be missing below.", err=True)
 
 
 LogOrSession = Annotated[
     Path,
-    typer.Argument(metavar="PATH", help="A log, or a session's folder, whose other files are checked too."),
+    typer.Argument(
+        metavar="PATH", help="A log, or the folder of a session, whose other files are then checked too."
+    ),
 ]
 
 
 @audit_app.callback()
 def audit_group() -> None:
-    """Keep `verify` a word of its own: a group of one command would swallow it."""
+    """Keep `verify` a subcommand. Without a callback, Typer would make it the group itself."""
 
 
 @audit_app.command("verify", short_help="Check every line, hash and cause of a log.")
 def audit_verify(path: LogOrSession, *, as_json: AsJson = False) -> None:
-    """Check every line, hash and cause of a log, that its end is on record, and the files of its session.
+    """Check every line, hash and cause of a log, its recorded end, and the files of its session.
 
-    Says whether it is whole, broken (with place and reason), or cut off. Exit 1 if it is not whole.
+    Prints whether the log is whole, broken (with place and reason) or cut off. Exits with 1 unless it is
+    whole.
     """
     from agentic_trading.cli.look_tables import checked_log, log_values
     from agentic_trading.cli.output import print_table, show_json

@@ -1,4 +1,4 @@
-"""Tables of the commands that look: what calls cost, and whether a log is whole."""
+"""Tables of `spend` and `audit verify`."""
 
 from dataclasses import asdict
 from typing import Any, cast, get_args
@@ -23,20 +23,20 @@ from agentic_trading.platform.errors import OptionError
 ALLOWED: tuple[str, ...] = get_args(SpendKey)
 FIGURES = ("attempts", "failed", "tokens in", "tokens out", "USD")
 RARE_FIGURES = ("USD billed", "in doubt", "USD in doubt", "refused", "recorded")
-"""Shown if there are any."""
+"""Shown only if a row has a value."""
 
 
 def spend_keys(by: str) -> tuple[SpendKey, ...]:
-    """Read names with commas between, each once; raises `OptionError` for one that nothing can be summed by."""
+    """Parse comma-separated keys, and drop repeated ones. Raises `OptionError` for an unknown key."""
     names = tuple(dict.fromkeys(name.strip() for name in by.split(",") if name.strip()))
     for name in names:
         if name not in ALLOWED:
-            raise OptionError("--by", f"{by!r}", f"any of {', '.join(ALLOWED)}, with commas between")
+            raise OptionError("--by", f"{by!r}", f"any of {', '.join(ALLOWED)}, separated by commas")
     return cast(tuple[SpendKey, ...], names)
 
 
 def as_table(report: SpendReport) -> Table:
-    """Return a row for each group and the total below them."""
+    """Return a table with a row for each group, and the total."""
     figures = _figures(report.total, report.total)
     cells = (row.key + tuple(_figures(row, report.total).values()) for row in report.rows)
     drawn = rows(table(*report.by, *figures, right=tuple(figures)), cells)
@@ -47,7 +47,7 @@ def as_table(report: SpendReport) -> Table:
 
 
 def _figures(sums: Spend, total: Spend) -> dict[str, str]:
-    """Return the figures of a row by their headings; the rare ones only if the `total` has any."""
+    """Return the figures of a row by heading, and the rare ones only if `total` has them."""
     numbers = (sums.attempts, sums.failed, sums.input_tokens, sums.output_tokens)
     shown = dict(zip(FIGURES, (*(f"{number:,}" for number in numbers), usd(sums.cost_nusd)), strict=True))
     calls = (f"{sums.refused:,}", f"{sums.recorded:,}")
@@ -58,7 +58,7 @@ def _figures(sums: Spend, total: Spend) -> dict[str, str]:
 
 
 def as_values(report: SpendReport) -> dict[str, Any]:
-    """Return plain values: each row with its keys by name, money in whole nano-dollars."""
+    """Return a report for JSON, with money in whole nano-dollars."""
     return {
         "by": report.by,
         "rows": [{**dict(zip(report.by, row.key, strict=True)), **_sums(row)} for row in report.rows],
@@ -71,16 +71,16 @@ def _sums(sums: Spend) -> dict[str, int]:
 
 
 def checked_log(found: LogCheck) -> RenderableType:
-    """Return the verdict on a log, then a line for each finding and each note."""
+    """Return the verdict on a log, with its findings and notes."""
     verdict = Text(found.verdict, "bold green" if found.verdict == "whole" else "bold red")
-    intact = unbroken(pluralize(found.lines, "line"), f"as written in {printable(str(found.path))}")
+    intact = unbroken(pluralize(found.lines, "line"), f"verified in {printable(str(found.path))}")
     lines = [unbroken(finding.verdict, printable(str(finding))) for finding in found.findings]
     notes = [unbroken("note", printable(note)) for note in found.notes]
     return Group(verdict, intact, unbroken("head", found.head), *lines, *notes)
 
 
 def log_values(found: LogCheck) -> dict[str, Any]:
-    """Return the verdict on a log and what it rests on, for JSON."""
+    """Return the check of a log for JSON."""
     findings = [
         {**finding.model_dump(mode="json", exclude={"run"}), "run": finding.run and finding.run[1]}
         for finding in found.findings

@@ -1,4 +1,4 @@
-"""`agentic-trading`: the entry of the program. It imports so little that a signal ends it from the first moment."""
+"""The entry point of `agentic-trading`. It imports little, so that a signal ends it from the start."""
 
 import os
 import signal
@@ -10,21 +10,20 @@ from types import FrameType
 from typing import Final
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-_INTERRUPTED: Final = 130
-"""`ExitCode.INTERRUPTED`, which is not imported yet when it is needed."""
+_INTERRUPTED: Final = 130  # a copy, because `ExitCode` is not imported yet when the handler needs it
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run a command and leave with one of `ExitCode`; an error becomes one message, never a traceback.
+    """Run a command and exit with an `ExitCode`. An error is printed as one message.
 
-    Without `args` this is the program itself: threads that wait for a dead disk do not keep it from ending.
+    Without `args`, this is the whole process, which then ends even if a thread waits for a dead disk.
     """
     words = sys.argv[1:] if args is None else args
     with _ended_at_once():
         from agentic_trading.cli.commands import command_tree
         from agentic_trading.cli.exits import ended_as_by_ctrl_c, run_to_exit
 
-        with ended_as_by_ctrl_c():  # no moment in between is without a handler
+        with ended_as_by_ctrl_c():  # entered inside the other block, so that a handler is always installed
             run_to_exit(
                 lambda: command_tree()(words, prog_name="agentic-trading"),
                 debug="--debug" in words,
@@ -34,11 +33,11 @@ def main(args: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def _ended_at_once() -> Generator[None]:
-    """End the process on SIGINT and SIGTERM until something else handles them; a signal that is ignored stays ignored."""
+    """End the process on SIGINT and SIGTERM until other handlers are set. Ignored signals stay ignored."""
 
     def end(number: int, _: FrameType | None) -> None:
-        os.write(2, f"Interrupted by {signal.Signals(number).name}; nothing was started.\n".encode())
-        os._exit(_INTERRUPTED)  # an exception could be lost in an import that is under way
+        os.write(2, f"Interrupted by {signal.Signals(number).name} before the command started.\n".encode())
+        os._exit(_INTERRUPTED)  # not an exception, because it would be lost if an import is running
 
     before = {}
     if current_thread() is main_thread():

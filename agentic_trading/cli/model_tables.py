@@ -1,4 +1,4 @@
-"""Tables of models and of prices, with the prices in force on a day."""
+"""Tables of models, prices and cost checks."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, time
@@ -21,22 +21,25 @@ from agentic_trading.operate.models.live_check import LiveCheckRow, LiveReport
 from agentic_trading.platform.errors import OptionError
 
 TOKEN_CLASSES = tuple(Rates.model_fields)
-"""The classes of tokens that have a price, in the order of a row."""
+"""The token classes with a price, in the order of a row."""
 
 MULTIPLIERS = ("inference_geo", "speed", "service_tier")
-"""The fields of a row that hold a multiplier for each word of a usage report."""
+"""The fields of a row with a multiplier for each word of a usage report."""
 
 
 def prices_in_force(book: PriceBook, *, at: datetime) -> Iterator[ModelPrice]:
-    """Give the price of every model on the day of `at`, in the order of the book."""
+    """Yield the price of every model at `at`, in the order of the book."""
     for provider, model in dict.fromkeys((price.provider, price.model) for price in book):
         yield book.price(provider, model, at=at)
 
 
 def select_prices(book: PriceBook, model: str = "", provider: str = "", *, at: datetime) -> list[ModelPrice]:
-    """Return the prices of the day of `at`: those of `model` (or `provider/model`), of `provider`, or all.
+    """Return the prices at `at`: of `model` (or `provider/model`), of `provider`, or of all models.
 
-    Raises `OptionError` for a provider that has no price, `UnknownModelError` for a model that has none.
+    Raises:
+        OptionError: If the provider has no price.
+        UnknownModelError: If the model has no price.
+
     """
     prices = list(prices_in_force(book, at=at))
     of_provider = [price for price in prices if provider in {"", price.provider}]
@@ -51,12 +54,12 @@ def select_prices(book: PriceBook, model: str = "", provider: str = "", *, at: d
 
 
 def rate_text(nusd_per_token: Fraction | int) -> str:
-    """Return nano-USD per token as USD per million tokens."""
+    """Format nano-dollars per token as dollars per million tokens."""
     return _decimal(Fraction(nusd_per_token) / 1000)
 
 
 def multiplier_text(times: Fraction) -> str:
-    """Return a multiplier as `x1.1`."""
+    """Format a multiplier, such as `x1.1`."""
     return f"x{_decimal(times)}"
 
 
@@ -68,14 +71,14 @@ _CLASS_COLUMNS = ("input", "output", "read", "write 5m", "write 1h")
 
 
 def load_book() -> PriceBook:
-    """Return the packaged book with the user's own over it; raises `SettingsError` and `TableError`."""
+    """Load the shipped price book with the user's own prices. Raises `SettingsError`, `TableError`."""
     from agentic_trading.platform.tables import load_tables
 
     return load_tables(None, configured().prices_file).prices
 
 
 def start_of_day(day: str = "") -> datetime:
-    """Return the first moment (UTC) of a day that is spelled as 2026-11-22, by default now; raises `OptionError`."""
+    """Return the start (UTC) of a day such as 2026-11-22, or now. Raises `OptionError` if it is not a day."""
     if not day:
         return SystemClock().now()
     try:
@@ -85,7 +88,7 @@ def start_of_day(day: str = "") -> datetime:
 
 
 def price_table(prices: Iterable[ModelPrice], book: PriceBook, at: datetime) -> RenderableType:
-    """Return a row for each price and tier."""
+    """Return a table with a row for each price and tier."""
     cells = (
         ("" if number else f"{price.provider}/{price.model}", *row)
         for price in prices
@@ -96,19 +99,19 @@ def price_table(prices: Iterable[ModelPrice], book: PriceBook, at: datetime) -> 
 
 
 def price_details(price: ModelPrice, book: PriceBook, at: datetime) -> RenderableType:
-    """Return everything of one price."""
+    """Return all details of one price."""
     return Group(heading(f"{price.provider}/{price.model}"), price_parts(price, book), _note(book, at))
 
 
 def price_parts(price: ModelPrice, book: PriceBook) -> RenderableType:
-    """Return the rates of a price, its multipliers, its days and its source."""
+    """Return the rates of a price, its multipliers, its start date and its source."""
     others = (other for other in book if (other.provider, other.model) == (price.provider, price.model))
     days = ", ".join(str(other.valid_from) for other in others if other.valid_from != price.valid_from)
     return Group(
         rows(table("  requests", *_CLASS_COLUMNS, right=_CLASS_COLUMNS), _rates(price, indent="  ")),
         facts([
             *((name, _multipliers(getattr(price, name))) for name in MULTIPLIERS),
-            ("since", f"{price.valid_from}{f'; other prices since {days}' if days else ''}"),
+            ("since", f"{price.valid_from}{f' (other prices since {days})' if days else ''}"),
             ("checked on", str(price.checked_on)),
             ("source", price.source),
         ]),
@@ -116,7 +119,7 @@ def price_parts(price: ModelPrice, book: PriceBook) -> RenderableType:
 
 
 def _rates(price: ModelPrice, indent: str = "") -> Iterator[tuple[str, ...]]:
-    every: list[tuple[str, Rates]] = [("up to that" if price.tiers else "all", price)]
+    every: list[tuple[str, Rates]] = [("base" if price.tiers else "all", price)]
     every += [(f"over {tier.over_input_tokens:,}", tier) for tier in price.tiers]
     for name, rates in every:
         yield f"{indent}{name}", *(rate_text(getattr(rates, each)) for each in TOKEN_CLASSES)
@@ -129,16 +132,16 @@ def _multipliers(words: Mapping[str, Ratio]) -> str:
 
 
 def _note(book: PriceBook, at: datetime) -> str:
-    return f"USD per million tokens on {at.astimezone(UTC).date()}; requests by tokens in; book {short_id(book.id)}"
+    return f"USD per million tokens on {at.astimezone(UTC).date()}, by input tokens. Price book: {short_id(book.id)}"
 
 
 def cost_counts(found: CostCheck) -> dict[str, int]:
-    """Return how many records have each finding, and how many have no price."""
+    """Count the records by finding, and those without a price."""
     return {each: len(found.of(each)) for each in COST_FINDINGS} | {"not priced": found.not_priced}
 
 
 def cost_table(found: CostCheck) -> RenderableType:
-    """Return how many costs are as recomputed, and a row for each that is not."""
+    """Return the counts of a cost check, and a row for each cost that does not agree."""
     parts: list[RenderableType] = [facts((name, f"{n:,}") for name, n in cost_counts(found).items())]
     others = [each for each in found.records if each.finding in {"differs", "in doubt", "no such book"}]
     if others:
@@ -150,19 +153,19 @@ def cost_table(found: CostCheck) -> RenderableType:
             "on record": lambda one: f"{one.on_record_nusd:,}",
             "computed": lambda one: "-" if one.computed_nusd is None else f"{one.computed_nusd:,}",
         }
-        parts.append(heading("Not computed, or not the same (nano-dollars)"))
+        parts.append(heading("Different or not recomputed (nano-dollars)"))
         parts.append(listing(others, columns, right=("line", "on record", "computed")))
     missing = dict.fromkeys(each.price_book for each in found.of("no such book"))
-    return Group(*parts, *(f"not at hand: {book}; name its file by --book" for book in missing))
+    return Group(*parts, *(f"Missing price book: {book}. Pass its file with --book." for book in missing))
 
 
 def load_catalogue() -> Catalogue:
-    """Return today's catalogue, the tables of the configuration among its own; raises `ConfigError` and `TableError`."""
+    """Load today's catalogue, with the tables of the configuration. Raises `ConfigError`, `TableError`."""
     return Catalogue.load(configured(), now=SystemClock().now())
 
 
 def model_table(entries: Iterable[CatalogueEntry], catalogue: Catalogue) -> RenderableType:
-    """Return a row for each model; prices are those of the catalogue's day."""
+    """Return a table of models, with prices on the day of the catalogue."""
     columns: dict[str, Callable[[CatalogueEntry], str]] = {
         "provider": lambda one: one.capability.provider,
         "model": lambda one: one.capability.model,
@@ -178,17 +181,17 @@ def model_table(entries: Iterable[CatalogueEntry], catalogue: Catalogue) -> Rend
 
 
 def _price_range(price: ModelPrice | None, field: str) -> str:
-    """Return the price of a class, from that of the shortest to that of the longest request."""
+    """Return the price range of a token class, from short to long requests."""
     if price is None:
         return "none"
     return "…".join(dict.fromkeys(rate_text(getattr(rates, field)) for rates in (price, *price.tiers)))
 
 
 def model_details(entry: CatalogueEntry, catalogue: Catalogue) -> RenderableType:
-    """Return everything of one model."""
+    """Return all details of one model."""
     parts: list[RenderableType] = [heading(entry.name), facts(_model_facts(entry))]
     if entry.price is None:
-        return Group(*parts, heading("No price"), "A model without a price is refused before every call.")
+        return Group(*parts, heading("No price"), "Calls to a model without a price are refused.")
     files = [("source file", entry.price_origin), ("book", short_id(catalogue.prices.id))]
     title = heading(f"USD per million tokens on {catalogue.today}")
     return Group(*parts, title, price_parts(entry.price, catalogue.prices), facts(files))
@@ -196,19 +199,19 @@ def model_details(entry: CatalogueEntry, catalogue: Catalogue) -> RenderableType
 
 def _model_facts(entry: CatalogueEntry) -> Iterator[tuple[str, str]]:
     row = entry.capability
-    yield "transports", f"{', '.join(row.transports)}: the first that the schema allows"
+    yield "transports", f"{', '.join(row.transports)} (the first that the schema allows is used)"
     yield "native schema", f"{_yes(row.native_schema)}, its bounds {_yes(row.holds_bounds)}"
     yield "tools", f"strict {_yes(row.strict_tool)}, forced {_yes(row.forced_tool)}"
     yield "strict schema limits", _strict_limits(row)
     yield "JSON mode, logprobs", f"{_yes(row.json_mode)}, {_yes(row.logprobs)}"
-    yield "temperature", "without thinking" if row.sampling else "not taken"
+    yield "temperature", "accepted without thinking" if row.sampling else "not accepted"
     yield "thinking", ", ".join(row.thinking) or "none"
     yield "effort", ", ".join(row.effort) or "none"
-    yield "context", f"{row.context_tokens:,} tokens, at most {row.max_output_tokens:,} of them out"
+    yield "context", f"{row.context_tokens:,} tokens, at most {row.max_output_tokens:,} of them output"
     size = "byte" if row.min_bytes_per_token == 1 else f"{row.min_bytes_per_token} bytes"
-    yield "token bound", f"{row.overhead_tokens:,} tokens and one for every {size}"
+    yield "token bound", f"{row.overhead_tokens:,} tokens, plus one for every {size}"
     yield "served as", ", ".join([row.model, *row.served_as])
-    yield "training cutoff", str(row.training_cutoff or "not known")
+    yield "training cutoff", str(row.training_cutoff or "unknown")
     yield "retires", _retirement(entry)
     file = entry.origin if entry.origin_kind == "shipped" else f"{entry.origin} ({entry.origin_kind})"
     yield "source file", f"{file}, checked on {row.checked_on}"
@@ -216,7 +219,7 @@ def _model_facts(entry: CatalogueEntry) -> Iterator[tuple[str, str]]:
 
 
 def _strict_limits(row: Capability) -> str:
-    """Return how much the provider takes in the strict schemas of one request."""
+    """Return the provider's limits for the strict schemas of one request."""
     limits = {"optional properties": row.most_optional, "unions": row.most_unions}
     known = [f"{limit:,} {what}" for what, limit in limits.items() if limit is not None]
     return ", ".join(known) or "none documented"
@@ -229,26 +232,26 @@ def _retirement(entry: CatalogueEntry) -> str:
     return f"retired {day}" if entry.retired else f"{day}, {entry.days_left:,} days left"
 
 
-def _yes(value: bool) -> str:  # noqa: FBT001 - the value itself is spelled
+def _yes(value: bool) -> str:  # noqa: FBT001 - the value itself is formatted
     return "yes" if value else "no"
 
 
 def finding_table(found: Iterable[TableFinding]) -> Table:
-    """Return a row for each finding."""
+    """Return a table of findings."""
     columns: dict[str, Callable[[TableFinding], str]] = {
         "": lambda one: "error" if one.weight == "wrong" else "note",
         "model": lambda one: one.model,
-        "what": lambda one: one.text,
+        "finding": lambda one: one.text,
     }
     return listing(found, columns)
 
 
 def live_check_table(report: LiveReport) -> RenderableType:
-    """Return a row for each thing that was checked, model by model, and what all of it cost."""
+    """Return the results of a live check by model, and its cost."""
     columns: dict[str, Callable[[LiveCheckRow], str]] = {
-        "about": lambda line: line.about,
-        "in the table": lambda line: line.told,
-        "seen": lambda line: line.seen,
+        "check": lambda line: line.about,
+        "expected": lambda line: line.told,
+        "observed": lambda line: line.seen,
         "verdict": lambda line: line.verdict,
         "USD": lambda line: _exact_usd(line.cost_nusd),
     }
@@ -256,10 +259,10 @@ def live_check_table(report: LiveReport) -> RenderableType:
     for proof in report.proofs:
         parts += [heading(proof.model), listing(proof.lines, columns, right=("USD",))]
         if proof.stopped:
-            parts.append("Nothing else was sent, as the first request was not answered.")
-    cost = f"{_exact_usd(report.cost_nusd)} of at most {_exact_usd(report.max_nusd)} USD"
-    book = f"by the price book {short_id(report.price_book)}, address: {report.address}"
-    return Group(*parts, "", f"{cost} {book}; whether the provider billed the same, its console says.")
+            parts.append("No other request was sent, because the first one was not answered.")
+    cost = f"Cost: {_exact_usd(report.cost_nusd)} of at most {_exact_usd(report.max_nusd)} USD"
+    book = f"by price book {short_id(report.price_book)}, server: {report.address}"
+    return Group(*parts, "", f"{cost} {book}. Compare it with the bill in the provider's console.")
 
 
 def _exact_usd(nusd: int) -> str:

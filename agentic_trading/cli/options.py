@@ -1,4 +1,4 @@
-"""The options of commands that read a log, and the log they mean: the one named, or that of the newest session."""
+"""Options that several commands share, and the lookup of the log to read."""
 
 import shlex
 from decimal import Decimal, InvalidOperation
@@ -14,22 +14,25 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="PATH",
-        help="A log or a session's folder; if left out, AGENTIC_STORE, else the newest session below AGENTIC_RUNS.",
+        help="A log, or the folder of a session.  [default: AGENTIC_STORE, or the newest session in AGENTIC_RUNS]",
     ),
 ]
 
 OfTenant = Annotated[
     str | None,
-    typer.Option("--tenant", metavar="ID", help="Only this tenant's records; if left out, all tenants'."),
+    typer.Option("--tenant", metavar="ID", help="Read only records of this tenant.  [default: all tenants]"),
 ]
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 
 
 def log_of(store: Path | None) -> Path:
-    """Return the log at `store`; without it that at AGENTIC_STORE, else the newest below AGENTIC_RUNS.
+    """Return the log at `store`, or at AGENTIC_STORE, or the newest log in AGENTIC_RUNS.
 
-    Raises `OptionError` if there is none, `SettingsError` for a wrong environment variable.
+    Raises:
+        OptionError: If there is no log.
+        SettingsError: If an environment variable is wrong.
+
     """
     from agentic_trading.cli.settings import start
     from agentic_trading.platform.errors import OptionError
@@ -41,12 +44,12 @@ def log_of(store: Path | None) -> Path:
     log = _log_at(named)
     if log is None:
         option = "--store" if store else "AGENTIC_STORE"
-        raise OptionError(option, f"{named}, where no log is", f"a log, or a folder that holds {LOG_NAME}")
+        raise OptionError(option, f"{named}, where there is no log", f"a log, or a folder with {LOG_NAME}")
     return log
 
 
 def trace_list(log: Path, tenant: str | None) -> str:
-    """Return the command line that lists the chains of a log: those of `tenant`, or all."""
+    """Return the command that lists the chains of a log, of `tenant` or of all tenants."""
     tenant_option = "" if tenant is None else f" --tenant {shlex.quote(tenant)}"
     return f"agentic-trading trace list --store {log}{tenant_option}"
 
@@ -55,20 +58,20 @@ def _log_at(path: Path) -> Path | None:
     try:
         log = path / LOG_NAME if path.is_dir() else path
         return log if log.is_file() else None
-    except OSError:  # a name that no file can have, or a folder that may not be read
+    except OSError:  # an invalid file name, or a folder without read permission
         return None
 
 
 def _newest_log(runs: Path) -> Path:
-    """Return the log below `runs` that was written last; raises `OptionError` if there is none."""
+    """Return the log in `runs` that was written last. Raises `OptionError` if there is none."""
     from agentic_trading.platform.errors import OptionError
 
     logs = list(runs.glob(f"*/{LOG_NAME}"))
     if not logs:
         raise OptionError(
             "--store",
-            f"left out, and no session is below {runs}",
-            "a log or a session's folder; `run` makes one",
+            f"missing, and there is no session in {runs}",
+            "a log, or the folder of a session, which `run` creates",
         )
     return max(logs, key=lambda log: log.stat().st_mtime_ns)
 
@@ -78,7 +81,7 @@ BusUrl = Annotated[
     typer.Option(
         "--bus",
         metavar="URL",
-        help="kafka://HOST:PORT or redis://HOST:PORT; if left out, the configuration's.",
+        help="The bus: kafka://HOST:PORT or redis://HOST:PORT.  [default: from the configuration]",
     ),
 ]
 
@@ -88,20 +91,25 @@ ConfigFile = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="A TOML file; if left out, the one of AGENTIC_CONFIG, else ./agentic-trading.toml.",
+        help="The configuration, a TOML file.  [default: AGENTIC_CONFIG, or ./agentic-trading.toml]",
     ),
 ]
 
 
 def usd_amount(text: str) -> Decimal:
-    """Read an amount of dollars without going through a float."""
+    """Parse an amount in dollars without a conversion to float."""
     try:
         return Decimal(text)
     except InvalidOperation as e:
-        raise typer.BadParameter(f"{text!r} is not an amount; allowed is a number such as 2.50") from e
+        raise typer.BadParameter(f"{text!r} is not an amount in dollars. Use a number such as 2.50.") from e
 
 
-Model = Annotated[str, typer.Option("--model", metavar="NAME", help="Which model; see `models list`.")]
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model", metavar="NAME", help="The model to ask, from `models list`.  [default: the provider's]"
+    ),
+]
 
 
 BaseUrl = Annotated[
@@ -109,7 +117,7 @@ BaseUrl = Annotated[
     typer.Option(
         "--base-url",
         metavar="URL",
-        help="A server of your own that speaks the provider's API; a backtest with it needs no --record.",
+        help="URL of your own server with the API of the provider. A backtest with it does not need --record.",
     ),
 ]
 
@@ -119,7 +127,7 @@ PriceOption = Annotated[
     typer.Option(
         "--price",
         metavar="IN,OUT",
-        help="With --context: what --model costs, in US dollars per million tokens, such as 0,0.",
+        help="Prices of a --model of your own, in US dollars per million input and output tokens, such as 0,0. Requires --context.",
     ),
 ]
 
@@ -130,7 +138,7 @@ ContextTokens = Annotated[
         "--context",
         metavar="N",
         min=1,
-        help="With --price: how many tokens prompt and answer of --model may have together.",
+        help="Context window of a --model of your own: the maximum of prompt and answer tokens together. Requires --price.",
     ),
 ]
 
@@ -140,7 +148,7 @@ RunBus = Annotated[
     typer.Option(
         "--bus",
         metavar="URL",
-        help="Let workers in other processes make the calls, kafka://HOST:PORT; if left out, the configuration's, else this process.",
+        help="Let workers on this bus make the calls, kafka://HOST:PORT or redis://HOST:PORT.  [default: from the configuration, or this process]",
     ),
 ]
 
@@ -150,18 +158,18 @@ AnswersFrom = Annotated[
     typer.Option(
         "--answers-from",
         metavar="PATH",
-        help="With --resume, over a bus: a worker's log, or an archive, with answers that did not arrive; may be given again.",
+        help="A worker's log or an archive with answers that did not arrive over the bus. Requires --resume. Can be repeated.",
     ),
 ]
 
 
 OfProvider = Annotated[
-    str, typer.Option("--provider", metavar="NAME", help="Only the models of this provider.")
+    str, typer.Option("--provider", metavar="NAME", help="Show only models of this provider.")
 ]
 
 
 def loaded_with_bus(config: Path | None, bus: str | None) -> Any:
-    """Return the configuration, with the bus that is named; without one it has to have a bus."""
+    """Return the configuration, with `bus` if given. Raises `OptionError` if there is no bus."""
     from agentic_trading.cli.settings import start
     from agentic_trading.platform.errors import OptionError
     from agentic_trading.platform.settings import load_config
@@ -170,6 +178,6 @@ def loaded_with_bus(config: Path | None, bus: str | None) -> Any:
     loaded = load_config(config, flags={"bus": "--bus"}, bus={"url": bus} if bus else None)
     if loaded.bus.url is None:
         raise OptionError(
-            "--bus", "left out", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
+            "--bus", "missing", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
         )
     return loaded

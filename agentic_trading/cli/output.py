@@ -1,4 +1,4 @@
-"""How commands print: one console, plain tables, JSON; imported only by a command that prints."""
+"""Console output: tables, escaped text and JSON. Imported only by commands that print."""
 
 import re
 import sys
@@ -29,39 +29,39 @@ from agentic_trading.llm.store import Records
 T = TypeVar("T")
 
 WIDTH_OF_A_PIPE = 240
-"""Columns without a terminal: a row of a table then stands on one line for the next program."""
+"""Columns without a terminal, so that each table row is on one line for the next program."""
 
 
 class PlainConsole(Console):
-    """A console whose texts are text, never markup, and steer no terminal, whatever is drawn on it."""
+    """A console that prints text without markup and escapes control characters."""
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
         super().__init__(markup=False, highlight=False, emoji=False, stderr=stderr, width=width)
 
     @override
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of what is drawn, with everything in their texts spelled out that would steer a terminal."""
+        """Yield the segments of a renderable, with control characters in their texts escaped."""
         for segment in super().render(renderable, options):
             is_harmless = segment.control or segment.text.isprintable() or segment.text == "\n"
             yield segment if is_harmless else Segment(printable_lines(segment.text), segment.style)
 
 
 def console() -> Console:
-    """Return the console on standard output."""
+    """Return a console on standard output."""
     return PlainConsole(width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
 
 
 def print_table(*parts: RenderableType, on: Console | None = None) -> None:
-    """Print each part on standard output, without the blanks that tables leave at the ends of lines."""
+    """Print each part on standard output, without trailing blanks."""
     out = on or console()
     with out.capture() as drawn:
-        # In a group each text keeps its own wrapping; a command to copy may be wider than the window.
+        # A group, because each text then keeps its own wrapping. No crop, because a command to copy must be whole.
         out.print(Group(*parts), crop=False)
     print("\n".join(line.rstrip() for line in drawn.get().splitlines()), flush=True)
 
 
 def show_json(value: Any) -> None:
-    """Print one JSON document on standard output and nothing else; moments and Decimals become text."""
+    """Print a value as one JSON document on standard output. Timestamps and Decimals become strings."""
     print_json(orjson.dumps(value, default=_plain, option=orjson.OPT_INDENT_2).decode())
 
 
@@ -69,12 +69,12 @@ _STEERING: Final = re.compile("[\x7f-\x9f\u200e\u200f\u061c\u2028\u2029\u202a-\u
 
 
 def print_json(text: str) -> None:
-    """Print a JSON text on standard output; nothing in it steers a terminal."""
+    """Print JSON text on standard output, with control characters escaped."""
     typer.echo(escape_json_line(text).encode())
 
 
 def escape_json_line(text: str) -> str:
-    """Return JSON with its marks that steer a terminal, or break a line for some reader, as escapes: the same value."""
+    """Return the same JSON value with control, bidirectional and line-breaking characters escaped."""
     return _STEERING.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
 
 
@@ -83,16 +83,19 @@ def _plain(value: Any) -> Any:
 
 
 _UNBROKEN = 45
-"""The longest word with a digit that decides a layout: an id, a model, an amount; not a path or a digest."""
+"""The longest word with a digit that is never broken: an id, but not a path or a digest."""
 _SHORTEST = 12
 
 
 class FittedTable(Table):
-    """A table without lines that breaks no number: columns of text give way, and where that is not enough, rows are lists."""
+    """A table without borders that never breaks a number.
+
+    Columns of text shrink first. If they cannot shrink enough, each row is printed as a list.
+    """
 
     @override
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it in the width that there is."""
+        """Draw the table in the available width."""
         columns = [[str(cell) for cell in (column.header, *column.cells)] for column in self.columns]
         widths = [max(map(cell_len, cells)) for cells in columns]
         least = [self._least(column, cells) for column, cells in zip(self.columns, columns, strict=True)]
@@ -109,7 +112,7 @@ class FittedTable(Table):
 
     @staticmethod
     def _least(column: Column, cells: Sequence[str]) -> int:
-        """Return the width below which a number, or a short word, would be broken."""
+        """Return the smallest width that breaks no number and no short word."""
         if column.justify == "right":
             return max(*map(cell_len, cells[0].split() or [""]), *map(cell_len, cells[1:]), 0)
         words = [word for cell in cells for word in cell.split()]
@@ -126,13 +129,13 @@ class FittedTable(Table):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Labels with their values beside them; no word is broken, one that is too long goes beyond the window."""
+    """Labels with their values. Words are never broken, so a long word may exceed the window."""
 
     lines: Sequence[tuple[str, str]]
     least: int = 0
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw a line for each, or several where a value is long."""
+        """Draw each label with its value, on several lines if the value is long."""
         indent = max([self.least, *(cell_len(label) for label, _ in self.lines)]) + 2
         room = max(options.max_width - indent, 1)
         for label, value in self.lines:
@@ -146,7 +149,7 @@ _WHOLE_WORDS: Final[Mapping[str, Any]] = {"break_long_words": False, "break_on_h
 
 
 def table(*columns: str, right: Collection[str] = ()) -> FittedTable:
-    """Return an empty table without lines; the columns named in `right` are numbers."""
+    """Return an empty table without borders. The columns named in `right` are numbers."""
     made = FittedTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
@@ -154,54 +157,54 @@ def table(*columns: str, right: Collection[str] = ()) -> FittedTable:
 
 
 def heading(text: str) -> Text:
-    """Return a title for what follows it."""
+    """Return a heading."""
     return Text(f"\n{printable_lines(text)}", style="bold cyan")
 
 
 def paragraph(text: str, style: str = "") -> Padding:
-    """Return a text that stays indented where it wraps."""
+    """Return a paragraph whose wrapped lines are indented."""
     return Padding(Text(printable_lines(text), style), (0, 0, 0, 2))
 
 
 def command_line(text: str) -> Text:
-    """Return a command that the reader may copy: it is never wrapped."""
+    """Return a command to copy. It is never wrapped."""
     return Text(f"  {printable(text)}", style="green", no_wrap=True, overflow="ignore")
 
 
 def unbroken(label: str, value: str) -> Text:
-    """Return a labelled value that may be copied, such as a digest: it is never wrapped."""
+    """Return a labelled value to copy, such as a digest. It is never wrapped."""
     return Text(f"  {label} {printable(value)}", no_wrap=True, overflow="ignore")
 
 
 def printable(text: str) -> str:
-    """Return `text` with everything that would steer a terminal spelled out: models and feeds are not trusted."""
+    """Return `text` with control characters escaped, because models and feeds are not trusted."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """Return `text` likewise, its lines kept."""
+    """Return `text` with control characters escaped, except line breaks."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def usd(nusd: int) -> str:
-    """Spell nano-dollars as dollars: to the cent from ten dollars on, to the millionth below."""
+    """Format nano-dollars as dollars, with two decimals from ten dollars on, otherwise six."""
     amount = Decimal(nusd) / NANO
     return f"{amount:,.2f}" if abs(amount) >= 10 else f"{amount:,.6f}"
 
 
 def format_time(value: datetime | None) -> str:
-    """Spell a moment to the minute; all of them are UTC."""
+    """Format a UTC timestamp to the minute. None becomes `-`."""
     return "-" if value is None else f"{value:%Y-%m-%d %H:%M}"
 
 
 def counts(numbers: dict[str, int]) -> str:
-    """Spell counts by name, the greatest first."""
+    """Format counts by name, largest first."""
     ordered = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
     return " · ".join(f"{printable(name)} {number:,}" for name, number in ordered) or "none"
 
 
 def rows(target: FittedTable, cells: Iterable[Sequence[str]]) -> FittedTable:
-    """Return `target` with a row for each sequence of cells."""
+    """Add a row for each sequence of cells to `target`, and return it."""
     for row in cells:
         target.add_row(*(printable(cell) for cell in row))
     return target
@@ -219,23 +222,23 @@ MOST_LINES = 5
 
 
 def capped(lines: Sequence[str]) -> list[str]:
-    """Return the first lines and, if there are more than `MOST_LINES`, how many are left out."""
+    """Return the first `MOST_LINES` lines, and a line with the number of the others."""
     more = len(lines) - MOST_LINES
     return list(lines) if more <= 0 else [*lines[:MOST_LINES], f"and {more:,} more"]
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Facts:
-    """Return labelled lines; a repeated label is an empty one."""
+    """Return labelled lines with escaped text."""
     return Facts([("  " + printable(label), printable(value)) for label, value in pairs], least=22)
 
 
 def terminal_is_watching() -> bool:
-    """Whether standard error is a terminal: only then is a progress bar drawn."""
+    """Return whether standard error is a terminal. A progress bar is drawn only on a terminal."""
     return sys.stderr.isatty()
 
 
 def ask_log(log: Path, question: Callable[[Records], Awaitable[T]]) -> T:
-    """Return what `question` finds in a log; raises `StoreError` for one that cannot be read."""
+    """Return the result of `question` on a log. Raises `StoreError` if the log cannot be read."""
     from agentic_trading.platform.port_adapters import records_of
 
     async def asked() -> T:

@@ -1,4 +1,4 @@
-"""`agentic-trading parse`: raw answers of a model to objects, or to verdicts that say why not."""
+"""`agentic-trading parse`: parse raw answers of a model, or reject them with a reason."""
 
 import sys
 from pathlib import Path
@@ -11,43 +11,44 @@ from agentic_trading.cli.exits import ExitCode, stop
 SchemaFile = Annotated[
     Path | None,
     typer.Option(
-        "--schema", metavar="FILE", help="The JSON Schema of the answer; without it, any JSON document."
+        "--schema", metavar="FILE", help="JSON Schema of the answer.  [default: accept any JSON document]"
     ),
 ]
 Workflow = Annotated[
     Literal["analysis", "planning", "execution", "general"] | None,
-    typer.Option("--workflow", help="Read as this workflow's preset does."),
+    typer.Option("--workflow", help="Parse with the preset of this workflow."),
 ]
 Mode = Annotated[
     Literal["native", "lossless", "reask", "salvage"] | None,
     typer.Option(
         "--mode",
-        help="How to read: native takes strict JSON only; lossless repairs unambiguous syntax errors; reask is the "
-        "same, where a model would be asked again; salvage takes the last object that fits, and guesses.  "
-        "[default: the workflow's, else lossless]",
+        help="native accepts only strict JSON. lossless repairs unambiguous syntax errors. reask parses like lossless, "
+        "where a model would be asked again. salvage takes the last object that fits, and guesses.  "
+        "[default: the workflow's, or lossless]",
     ),
 ]
 StopReason = Annotated[
     str,
-    typer.Option("--stop-reason", metavar="REASON", help="Why the model stopped, in its provider's word."),
+    typer.Option("--stop-reason", metavar="REASON", help="Stop reason, as the provider reports it."),
 ]
 Explain = Annotated[
     bool,
     typer.Option(
-        "--explain", help="Print on standard error how it was read, as JSON, and what a re-ask would say."
+        "--explain",
+        help="Print on standard error, as JSON, how the answer was parsed, and the text of a re-ask.",
     ),
 ]
 Jsonl = Annotated[
     bool,
     typer.Option(
         "--jsonl",
-        help="Read a record a line, write a line for each: "
+        help="Parse one record per line, and print one result per line. A record is "
         '{"id", "raw", "schema"?, "mode"?, "stop_reason"?, "output_tokens"?, "max_tokens"?}.',
     ),
 ]
 SchemaDir = Annotated[
     Path | None,
-    typer.Option("--schemas", metavar="DIR", help="The folder of the schemas that records of --jsonl name."),
+    typer.Option("--schemas", metavar="DIR", help="Folder with the schemas that records of --jsonl name."),
 ]
 
 
@@ -61,10 +62,10 @@ def parse_command(
     jsonl: Jsonl = False,
     schemas: SchemaDir = None,
 ) -> None:
-    """Read a model's raw answer from standard input and print the object, or say why it is none.
+    """Parse a model's raw answer from standard input, and print the object.
 
-    The object alone goes to standard output. An answer that is not accepted ends with exit code 1; its stage, and what is
-    wrong where, then stand on standard error.
+    Standard output has only the object. If the answer is rejected, the exit code is 1, and standard error has
+    the stage and each error with its path.
     """
     from agentic_trading.cli import parse_answers
     from agentic_trading.cli.settings import start
@@ -77,10 +78,10 @@ def parse_command(
     except ValueError as e:
         raise OptionError("--schema", f"{schema}, which {e}", "a file with one JSON object") from e
     if jsonl and explain:
-        allowed = "one answer at a time; each line names its fixes"
+        allowed = "only without --jsonl, whose results list their fixes"
         raise OptionError("--explain", "given with --jsonl", allowed)
     if schemas is not None and not jsonl:
-        raise OptionError("--schemas", "given without --jsonl", "--schema FILE for one answer")
+        raise OptionError("--schemas", "given without --jsonl", "--schema FILE for a single answer")
     if jsonl:
         defaults = parse_answers.ParseDefaults(
             workflow, mode, stop_reason, answer_schema, parse_answers.SchemaFolder(schemas)
@@ -94,7 +95,10 @@ def parse_command(
 
 
 def _piped() -> BinaryIO:
-    """Return standard input, unless it is a terminal or closed."""
+    """Return standard input. End the command if it is a terminal or closed."""
     if sys.stdin is None or sys.stdin.isatty():
-        stop(ExitCode.BAD_INPUT, "nothing is piped in; try: agentic-trading parse --schema FILE < raw.txt")
+        stop(
+            ExitCode.BAD_INPUT,
+            "no answer on standard input. Example: agentic-trading parse --schema FILE < raw.txt",
+        )
     return sys.stdin.buffer

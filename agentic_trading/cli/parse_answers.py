@@ -1,4 +1,4 @@
-"""Parse raw answers: one, or each record of a JSON Lines file. The result is the object, or the verdict and its reason."""
+"""Parse one raw answer, or each record of a JSON Lines file."""
 
 import json
 import re
@@ -34,10 +34,10 @@ _SHOWN_CHARS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ParseQuestion:
-    """What is known of the call that a text answers.
+    """The known facts about the call of an answer.
 
-    Without a schema any JSON document is an answer. `max_tokens` is the cap of the request, None if unknown: an answer
-    of as many `output_tokens` counts as truncated.
+    Without a schema, any JSON document is accepted. `max_tokens` is the cap of the request, or None if
+    unknown. An answer with as many `output_tokens` counts as truncated.
     """
 
     policy: OutputPolicy
@@ -49,10 +49,10 @@ class ParseQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ParseReading:
-    """How a text was read.
+    """The result of parsing an answer.
 
-    `text` is the accepted document as strict JSON, every number digit for digit as it was written; empty if the text
-    was rejected.
+    `text` is the accepted document as strict JSON, with every number digit for digit as written. It is empty
+    if the answer was rejected.
     """
 
     text: str
@@ -61,22 +61,22 @@ class ParseReading:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether there is a document."""
+        """Whether the answer was accepted."""
         return self.trace.verdict is Stage.DONE
 
     @property
     def changes(self) -> tuple[Fix, ...]:
-        """All that was changed: repaired syntax, values read as another type, properties dropped."""
+        """All changes: repaired syntax, values converted to another type, and dropped properties."""
         return self.trace.fixes + self.trace.coercions + self.trace.patches
 
 
 def answer_one(stream: BinaryIO, question: ParseQuestion, *, explain: bool) -> ExitCode:
-    """Print the object of the answer on standard output, or the verdict on standard error (`FOUND_WRONG`)."""
+    """Print the object on standard output, or the verdict on standard error with `FOUND_WRONG`."""
     reading = read_bytes(stream.read(MAX_BYTES + 1), question)
     if reading.is_accepted:
         print_json(reading.text)
         if reading.trace.decode == "guess":
-            say("this is a guess of what a broken text may have meant; do not act on it", err=True)
+            say("Warning: this is a guess at the meaning of a broken answer. Do not act on it.", err=True)
     else:
         say(verdict_text(reading), err=True)
     if explain:
@@ -85,7 +85,7 @@ def answer_one(stream: BinaryIO, question: ParseQuestion, *, explain: bool) -> E
 
 
 def verdict_text(reading: ParseReading) -> str:
-    """Say at which stage an answer was rejected, and a line for each rule that it breaks."""
+    """Return the stage of a rejected answer, and a line for each broken rule."""
     return "\n".join([f"rejected: {reading.trace.verdict}", *map(_violation_text, reading.trace.errors)])
 
 
@@ -106,7 +106,7 @@ def _violation_text(violation: Violation) -> str:
 
 
 def _rule(rule: Any) -> str:
-    """Spell what is allowed: a rule in words as it stands, such as `> 0`, values as JSON."""
+    """Format a rule: text such as `> 0` unchanged, values as JSON."""
     return rule if isinstance(rule, str) else _json(rule)
 
 
@@ -115,7 +115,7 @@ def _json(value: Any) -> str:
 
 
 def explanation(reading: ParseReading, question: ParseQuestion) -> str:
-    """Return the trace of an answer as JSON and, if it was held against a schema and rejected, what a re-ask says."""
+    """Return the trace of an answer as JSON and, if a schema rejected it, the text of a re-ask."""
     trace = reading.trace.model_dump(mode="json", exclude_none=True)
     parts = [escape_json_line(json.dumps(trace, indent=2, ensure_ascii=False))]
     if reading.rejected is not None and question.schema is not None:
@@ -131,16 +131,16 @@ def _next_step(rejected: Rejected, policy: OutputPolicy) -> Sequence[str]:
         case GiveUp("terminal"):
             return [f"No re-ask: {rejected.trace.verdict} is final."]
         case AskAgain():
-            return ["Re-ask: the first request, and after it:", "", _correction(rejected)]
+            return ["Re-ask: the first request, followed by:", "", _correction(rejected)]
         case GiveUp():
-            head = f"No re-ask in mode {policy.mode}; in mode reask: the first request, and after it:"
+            head = f"No re-ask in mode {policy.mode}. In mode reask: the first request, followed by:"
             return [head, "", _correction(rejected)]
         case _:
             assert_never(step)
 
 
 def _correction(rejected: Rejected) -> str:
-    """Return what a re-ask adds to the request."""
+    """Return the text that a re-ask adds to the request."""
     envelope = EnvelopeBuilder().with_instructions("-").build()
     block = data_block(envelope)
     first = ModelRequest(
@@ -152,9 +152,9 @@ def _correction(rejected: Rejected) -> str:
 
 
 def policy_of(workflow: str | None, mode: OutputMode | None) -> OutputPolicy:
-    """Return how a workflow, a mode, or both have an answer read; without either it is `lossless`.
+    """Return the policy of a workflow, a mode, or both. The default mode is `lossless`.
 
-    Raises `OptionError` for a mode that the workflow does not allow.
+    Raises `OptionError` if the workflow does not allow the mode.
     """
     try:
         return output_policy(EnvelopeWorkflow(workflow) if workflow else None, mode)
@@ -163,7 +163,7 @@ def policy_of(workflow: str | None, mode: OutputMode | None) -> OutputPolicy:
 
 
 def read_schema(file: Path) -> dict[str, Any]:
-    """Read a JSON Schema; raises `ValueError`, which says what is wrong with the file, if it holds no JSON object."""
+    """Read a JSON Schema. Raises `ValueError` with the reason if the file has no JSON object."""
     try:
         schema = strictly_loaded(read_file(file))
     except OSError as e:
@@ -172,11 +172,11 @@ def read_schema(file: Path) -> dict[str, Any]:
         raise ValueError(f"is not JSON ({e})") from e
     if isinstance(schema, dict):
         return schema
-    raise ValueError("holds no object")
+    raise ValueError("is not a JSON object")
 
 
 def strictly_loaded(raw: bytes) -> Any:
-    """Decode JSON in UTF-8; raises `ValueError` for anything else, NaN, a repeated key, and too deep a nesting."""
+    """Decode JSON in UTF-8. Raises `ValueError` for invalid JSON, NaN, a repeated key or too deep nesting."""
     try:
         return json.loads(
             raw.decode(),
@@ -192,27 +192,29 @@ def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         name = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
-        raise ValueError(f"{name!r:.80} stands twice in one object")
+        raise ValueError(f"{name!r:.80} occurs twice in one object")
     return members
 
 
 def _no_number(name: str) -> Never:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def read_bytes(raw: bytes, question: ParseQuestion) -> ParseReading:
-    """Read the bytes of an answer; too many, and bytes that are not UTF-8, are rejected as no JSON."""
+    """Parse the bytes of an answer. Too many bytes, or invalid UTF-8, are rejected as `json_parse`."""
     if len(raw) > MAX_BYTES:
-        return _no_json(question, f"the text has more than {MAX_BYTES} bytes; allowed are {MAX_BYTES}")
+        return _no_json(question, f"the text is longer than {MAX_BYTES} bytes")
     try:
         return read_text(raw.decode(), question)
     except UnicodeDecodeError as e:
         wrong = raw[e.start : e.end].hex(" ")
-        return _no_json(question, f"byte {e.start} begins no UTF-8 character: {wrong} ({e.reason})")
+        return _no_json(
+            question, f"byte {e.start} is not the start of a UTF-8 character: {wrong} ({e.reason})"
+        )
 
 
 def read_text(text: str, question: ParseQuestion) -> ParseReading:
-    """Read the text of an answer; every text ends in a `ParseReading`, none in an error."""
+    """Parse the text of an answer. Invalid text does not raise."""
     if question.schema is None:
         return _stopped(text, question) or _document(text, question.policy)
     outcome = read(
@@ -231,7 +233,7 @@ def _response(text: str, question: ParseQuestion) -> ModelResponse:
 
 
 def _stopped(text: str, question: ParseQuestion) -> ParseReading | None:
-    """Return the verdict on an answer that is a refusal, truncated or empty, whatever its schema."""
+    """Return the verdict on a refused, truncated or empty answer. The schema does not matter."""
     as_text = read(
         _response(text, question), {}, question.policy, max_tokens=question.max_tokens, transport="text"
     )
@@ -239,19 +241,19 @@ def _stopped(text: str, question: ParseQuestion) -> ParseReading | None:
 
 
 def _no_json(question: ParseQuestion, message: str) -> ParseReading:
-    """Reject bytes for `message`, unless the stop reason says refusal or truncation: that comes first."""
+    """Reject bytes for `message`. A stop reason of refusal or truncation takes precedence."""
     return _stopped("bytes", question) or _unreadable(message, "none")
 
 
 def _document(text: str, policy: OutputPolicy) -> ParseReading:
-    """Read a text as one JSON document of any kind."""
+    """Parse a text as one JSON document of any type."""
     try:
         level, candidates = read_candidates(text, policy, {})
         candidate = only(candidates)
     except UnreadableError as e:
         return ParseReading("", _trace(e.stage, policy.decode, errors=e.violations, fixes=e.fixes))
     if level == "guess" and not isinstance(candidate.value, dict | list):
-        return _unreadable("no object and no array, not even as a guess", level)
+        return _unreadable("there is no object or array, even as a guess", level)
     return ParseReading(candidate.text, _trace(Stage.DONE, level, fixes=candidate.fixes))
 
 
@@ -265,16 +267,18 @@ def _trace(verdict: Stage, decode: DecodeLevel | Literal["none"], **found: Any) 
 
 
 MAX_LINE_BYTES: Final = 8 << 20
-"""Of one record: an answer of 1 MiB of which each byte is escaped, and its schema."""
-_USAGE: Final = "usage"  # the stage of a line that holds no answer that could be read
+"""Maximum bytes of a record: an answer of 1 MiB with every byte escaped, and its schema."""
+_USAGE: Final = "usage"  # the stage of a line that is not a record
 _SHOWN_NAMES: Final = 10
-_BREAK: Final = re.compile(r"[\r\n][\r\n\t ]*")  # between the tokens of strict JSON; no string holds one
+_BREAK: Final = re.compile(
+    r"[\r\n][\r\n\t ]*"
+)  # only between tokens, because strict JSON strings have no raw line breaks
 
-_Text = InstanceOf[str]  # as it was decoded: with a lone surrogate, which pydantic's own `str` refuses
+_Text = InstanceOf[str]  # not `str`, because pydantic would refuse a lone surrogate
 
 
 class ParseRecord(BaseModel, frozen=True, extra="ignore", strict=True):
-    """One line of input. For a member that is absent or null the options hold; unknown ones are ignored."""
+    """One line of input. Options apply to absent or null members. Unknown members are ignored."""
 
     id: Annotated[_Text | int | FiniteFloat | None, Field(description="text or a number")] = None
     raw: Annotated[_Text, Field(description="the text of an answer")]
@@ -294,7 +298,7 @@ _ALLOWED: Final = {field.alias or name: field.description for name, field in Par
 
 
 class ParseRecordError(ValueError):
-    """A line is no record that can be read: `path` is the member at fault, `record_id` the record's, if it has one."""
+    """An invalid record. `path` is the wrong member, and `record_id` the id of the record, or None."""
 
     def __init__(self, reason: str, *, path: str = "$", record_id: Any = None) -> None:
         self.reason = reason
@@ -304,41 +308,43 @@ class ParseRecordError(ValueError):
 
 
 class SchemaFolder:
-    """The schemas of a folder by name (`NAME.json`), each read once. Without a folder no name is known."""
+    """The schemas of a folder by name (`NAME.json`). Each file is read once."""
 
     def __init__(self, folder: Path | None) -> None:
-        """Raise `OptionError` for a path that is no folder."""
+        """Raise `OptionError` if the path is not a folder."""
         if folder is not None and not folder.is_dir():
-            raise OptionError("--schemas", folder, "a folder that holds NAME.json for each name")
+            raise OptionError("--schemas", folder, "a folder with NAME.json for each name")
         self._folder = folder
         self._found: dict[str, dict[str, Any]] = {}
 
     def find(self, name: str) -> dict[str, Any]:
-        """Return the schema of that name; raises `ValueError`, which lists the allowed names, if there is none."""
+        """Return the schema with this name. Raises `ValueError` with the allowed names if there is none."""
         if name not in self._found:
             self._found[name] = self._read(name)
         return self._found[name]
 
     def _read(self, name: str) -> dict[str, Any]:
         if self._folder is None:
-            raise ValueError(f"{name!r:.80} names a schema; allowed without --schemas: an object")
+            raise ValueError(
+                f"the schema name {name!r:.80} requires --schemas. Allowed without it: an object"
+            )
         if not name or any(mark in name for mark in "/\\\0") or not name.isprintable():
-            raise ValueError(f"{name!r:.80} is no name of a schema; {self._allowed(self._folder)}")
+            raise ValueError(f"{name!r:.80} is not a schema name. {self._allowed(self._folder)}")
         file = self._folder / f"{name}.json"
         try:
             return read_schema(file)
         except ValueError as e:
-            raise ValueError(f"{name!r:.80}: {file.name:.80} {e}; {self._allowed(self._folder)}") from e
+            raise ValueError(f"{name!r:.80}: {file.name:.80} {e}. {self._allowed(self._folder)}") from e
 
     def _allowed(self, folder: Path) -> str:
         names = sorted(file.stem for file in folder.glob("*.json"))
         more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-        return f"allowed: {', '.join(names[:_SHOWN_NAMES]) or 'none, the folder has no .json file'}{more}"
+        return f"Allowed: {', '.join(names[:_SHOWN_NAMES]) or 'none, because the folder has no .json file'}{more}"
 
 
 @dataclass(frozen=True, slots=True)
 class ParseDefaults:
-    """What holds for a record that does not say otherwise."""
+    """Values for records without their own."""
 
     workflow: str | None
     mode: OutputMode | None
@@ -348,9 +354,10 @@ class ParseDefaults:
 
 
 def answer_records(stream: BinaryIO, defaults: ParseDefaults) -> ExitCode:
-    """Write a line for each record as soon as it is read, and in the end their number to standard error.
+    """Print a result for each record as soon as it is read, and finally the counts on standard error.
 
-    Blank lines are no records. `FOUND_WRONG` says that a line was no record; rejected answers are `DONE`.
+    Blank lines are skipped. Returns `FOUND_WRONG` if a line was not a record. Rejected answers alone return
+    `DONE`.
     """
     counts = Counter[str]()
     for number, line in _lines(stream):
@@ -366,12 +373,12 @@ def answer_records(stream: BinaryIO, defaults: ParseDefaults) -> ExitCode:
         sys.stdout.buffer.write(answer)
         sys.stdout.buffer.flush()
     counted = f"{counts['accepted']:,} accepted, {counts['rejected']:,} rejected"
-    say(f"{counted}, {counts['broken']:,} that are no records", err=True)
+    say(f"{counted}, {counts['broken']:,} invalid records", err=True)
     return ExitCode.FOUND_WRONG if counts["broken"] else ExitCode.DONE
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """Yield each line that is not blank with its number; None for one that is too long, the rest of which is skipped."""
+    """Yield each line that is not blank, with its number. A line that is too long is None."""
     number = 0
     while line := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -384,13 +391,13 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
 
 def _record(line: bytes | None) -> ParseRecord:
     if line is None:
-        raise ParseRecordError(f"has more than {MAX_LINE_BYTES} bytes; allowed are {MAX_LINE_BYTES}")
+        raise ParseRecordError(f"longer than {MAX_LINE_BYTES} bytes")
     try:
         members = strictly_loaded(line)
     except ValueError as e:
-        raise ParseRecordError(f"is no JSON: {e}") from e
+        raise ParseRecordError(f"not JSON: {e}") from e
     if not isinstance(members, dict):
-        raise ParseRecordError("is no record; allowed: an object with `raw`")
+        raise ParseRecordError("not a record. Allowed: an object with `raw`")
     known = {name: members[name] for name in _ALLOWED if members.get(name) is not None}
     try:
         return ParseRecord.model_validate(known)
@@ -398,7 +405,7 @@ def _record(line: bytes | None) -> ParseRecord:
         name = str(e.errors(include_url=False)[0]["loc"][0])
         was = f"is {known[name]!r:.80}" if name in known else "is missing"
         raise ParseRecordError(
-            f"{name} {was}; allowed: {_ALLOWED[name]}",
+            f"{name} {was}. Allowed: {_ALLOWED[name]}",
             path=f"$.{name}",
             record_id=None if name == "id" else known.get("id"),
         ) from e

@@ -1,4 +1,4 @@
-"""`agentic-trading services`: a Kafka and a Redis of one's own for development, on loopback, in the background."""
+"""`agentic-trading services`: Kafka and Redis for development, in the background on loopback."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -9,59 +9,61 @@ import typer
 from agentic_trading.cli.exits import say
 from agentic_trading.cli.options import AsJson
 
-app = typer.Typer(help="A local Kafka and Redis for development: start, stop, status.", no_args_is_help=True)
+app = typer.Typer(help="Start and stop a local Kafka and Redis for development.", no_args_is_help=True)
 
 
 class ServiceName(StrEnum):
-    """What can be started here."""
+    """A service that can be started."""
 
     KAFKA = "kafka"
     REDIS = "redis"
 
 
 ServiceNames = Annotated[
-    list[ServiceName] | None, typer.Argument(metavar="[kafka|redis]...", help="Which; both if left out.")
+    list[ServiceName] | None,
+    typer.Argument(metavar="[kafka|redis]...", help="The services.  [default: both]"),
 ]
 ServicesFolder = Annotated[
-    Path, typer.Option("--dir", metavar="DIR", help="Where their data, logs and process ids stand.")
+    Path, typer.Option("--dir", metavar="DIR", help="Folder for their data, logs and process ids.")
 ]
 DEFAULT_FOLDER = Path("runs/services")
 
 
-@app.command("start", short_help="Start what does not run, and print where it is.")
+@app.command("start", short_help="Start services and print their URLs.")
 def start_services(
     names: ServiceNames = None, *, folder: ServicesFolder = DEFAULT_FOLDER, as_json: AsJson = False
 ) -> None:
-    """Start what does not run, and print where it is, as settings of a shell.
+    """Start services that are not running, and print all URLs as shell variables.
 
-    Kafka needs Java 17 and, the first time, Maven and about half a minute; Redis needs redis-server or valkey-server.
+    Kafka needs Java 17. Its first start also needs Maven and takes about 30 seconds. Redis needs redis-server
+    or valkey-server.
     """
     for name in names or ServiceName:
         service = _service(name, folder, prepared=True)
         if service.daemon.pid is None:
-            say(f"starting {name} …", err=True)
+            say(f"Starting {name} …", err=True)
             service.start()
     _show(names, folder, as_json=as_json)
 
 
 @app.command("stop")
 def stop_services(names: ServiceNames = None, *, folder: ServicesFolder = DEFAULT_FOLDER) -> None:
-    """Stop what runs; its data are kept."""
+    """Stop running services. Their data are kept."""
     for name in names or ServiceName:
         ran = _service(name, folder).stop()
-        say(f"{name} {'stopped' if ran else 'did not run'}", err=True)
+        say(f"{name} {'stopped' if ran else 'was not running'}", err=True)
 
 
 @app.command("status")
 def show_services(
     names: ServiceNames = None, *, folder: ServicesFolder = DEFAULT_FOLDER, as_json: AsJson = False
 ) -> None:
-    """Print what runs, and where it is."""
+    """Print which services are running, and their URLs."""
     _show(names, folder, as_json=as_json)
 
 
 def _service(name: ServiceName, folder: Path, *, prepared: bool = False) -> Any:
-    """Return a service in its folder below `folder`; `prepared` if it is to be started."""
+    """Return a service in its subfolder of `folder`. Set `prepared` before a start."""
     from agentic_trading.services.local import CACHE, KafkaService, RedisService
 
     place = folder.absolute() / name
@@ -87,6 +89,6 @@ def _show(names: list[ServiceName] | None, folder: Path, *, as_json: bool) -> No
     variables = {"kafka": "AGENTIC_BUS__URL=", "redis": "AGENTIC_LEDGER_URL="}
     for found_name, state in found.items():
         if state["pid"] is None:
-            say(f"# {found_name} does not run")
+            say(f"# {found_name} is not running")
         else:
             say(f"{variables[found_name]}{state['address']}  # {found_name}, process id {state['pid']}")

@@ -1,4 +1,4 @@
-"""The settings of a command, read at its start, and how its log looks."""
+"""Settings and logging of commands."""
 
 import logging
 import sys
@@ -20,22 +20,33 @@ log = get_logger()
 
 
 def configured(path: Path | None = None) -> PlatformConfig:
-    """Start as `start` does, and return the configuration that `load_config` gives; raises what the two raise."""
+    """Call `start`, load the configuration and remove its secrets from the log.
+
+    Raises:
+        SettingsError: If an environment variable is wrong.
+        ConfigError: If the configuration is wrong.
+
+    """
     settings, config = start(), load_config(path)
     configure_logging(settings.log_level, settings.log_format, config.redaction)
     return config
 
 
 def start() -> Settings:
-    """Return the settings, and have the log look as they say; raises `SettingsError` for a wrong variable."""
+    """Load the settings and configure logging. Raises `SettingsError` if an environment variable is wrong."""
     settings = load_settings()
     configure_logging(settings.log_level, settings.log_format)
     return settings
 
 
 def configure_logging(level: LogLevel, form: LogFormat, redaction: Redaction | None = None) -> None:
-    """Send events of at least `level` to standard error, without what `redaction` knows; standard output stays the commands' own."""
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it logs what it raises, and is reported by us
+    """Log events from `level` on to standard error, without the secrets of `redaction`.
+
+    Standard output is left to the commands.
+    """
+    logging.getLogger("aiokafka").setLevel(
+        logging.CRITICAL
+    )  # because its errors are also raised, and reported by us
     root = logging.getLogger()
     root.handlers = [one for one in root.handlers if not isinstance(one, _LibraryLog)] + [_LibraryLog()]
     structlog.configure(
@@ -53,11 +64,13 @@ def configure_logging(level: LogLevel, form: LogFormat, redaction: Redaction | N
 
 
 class _LibraryLog(logging.Handler):
-    """Log an entry of a library as one line: asyncio prints the traceback of each task of a driver that is not awaited."""
+    """Logs an entry of a library as one line."""
+
+    # Without it, asyncio would print a traceback for each unawaited task of a driver.
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        """Log the first line of the message, and the error without its traceback."""
+        """Log the first line of a message, and its error without the traceback."""
         error = record.exc_info[1] if record.exc_info else None
         facts = {} if error is None else {"error": f"{type(error).__name__}: {error}"}
         text = record.getMessage().partition("\n")[0]
@@ -65,12 +78,12 @@ class _LibraryLog(logging.Handler):
 
 
 def _to_standard_error(*_names: Any) -> structlog.PrintLogger:
-    # Looked up for each logger: a progress bar takes standard error over while it is drawn.
+    # Looked up for each logger, because a progress bar replaces standard error while it is drawn.
     return structlog.PrintLogger(sys.stderr)
 
 
 def _spelled_out(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    """Return an event in whose texts everything that would steer a terminal is spelled out, their lines kept."""
+    """Return an event with the control characters in its texts escaped, except line breaks."""
     return {name: "\n".join(map(_printable, str(value).split("\n"))) for name, value in event.items()}
 
 

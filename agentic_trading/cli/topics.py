@@ -1,4 +1,4 @@
-"""`agentic-trading topics`: the topics of a bus are made, checked, and the lag of each group is shown."""
+"""`agentic-trading topics`: create and check the topics of a bus, and show consumer lag."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -11,14 +11,14 @@ from agentic_trading.cancellation import run_async
 from agentic_trading.cli.exits import ExitCode, say, stop
 from agentic_trading.cli.options import AsJson, BusUrl, ConfigFile
 
-app = typer.Typer(help="The topics of a Kafka or a Redis: create, check, lag.", no_args_is_help=True)
+app = typer.Typer(help="Create and check topics, and show consumer lag.", no_args_is_help=True)
 
 T = TypeVar("T")
 
 _LagRow = tuple[str | int | None, ...]
 
 _NO_GROUP = "-"
-_NONE_HAS_READ = "no group has read from this bus"
+_NONE_HAS_READ = "No group has read from this bus."
 
 Partitions = Annotated[
     int | None,
@@ -27,7 +27,7 @@ Partitions = Annotated[
         metavar="N",
         min=1,
         max=1000,
-        help="How many of each topic: on Kafka at least (6), on Redis exactly and for good (16).",
+        help="Partitions of each topic: the minimum on Kafka, a fixed number on Redis.  [default: 6 on Kafka, 16 on Redis]",
     ),
 ]
 RetentionDays = Annotated[
@@ -37,7 +37,7 @@ RetentionDays = Annotated[
         metavar="N",
         min=1,
         max=3650,
-        help="How long messages are kept, at least (7); Kafka only.",
+        help="Minimum retention of messages. Kafka only.  [default: 7]",
     ),
 ]
 Replicas = Annotated[
@@ -47,15 +47,15 @@ Replicas = Annotated[
         metavar="N",
         min=0,
         max=9,
-        help="Copies of each message; 0: three, or one a server of fewer. Kafka only.",
+        help="Copies of each message. 0 means one per server, at most three. Kafka only.  [default: 0]",
     ),
 ]
 GroupNames = Annotated[
-    list[str] | None, typer.Option("--group", metavar="NAME", help="Only this group; may be repeated.")
+    list[str] | None, typer.Option("--group", metavar="NAME", help="Only this group. Can be repeated.")
 ]
 
 
-@app.command("create", short_help="Make the topics that are missing.")
+@app.command("create", short_help="Create missing topics.")
 def create_missing(
     *,
     config: ConfigFile = None,
@@ -65,9 +65,9 @@ def create_missing(
     retention_days: RetentionDays = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the topics that are missing; those that are there stay as they are. Ends when each can be written to.
+    """Create missing topics, and wait until they can be written to. Existing topics are not changed.
 
-    Exit 1 where topics that were there have other numbers of partitions than --partitions.
+    Exits with 1 if an existing topic does not have the number of partitions in --partitions.
     """
     from agentic_trading.cli.output import show_json
 
@@ -87,14 +87,20 @@ def create_missing(
     if as_json:
         show_json({"created": made, "set_up_otherwise": otherwise})
     else:
-        done = f"created: {', '.join(made) or 'nothing; all topics were there'}"
-        names = f"; {len(otherwise)} of them are set up otherwise: topics check names them"
+        done = (
+            f"Created {len(made)} of {len(topics)} topics: {', '.join(made)}."
+            if made
+            else f"All {len(topics)} topics exist already."
+        )
+        names = (
+            f" Topics with another number of partitions: {len(otherwise)}. For details, run `topics check`."
+        )
         say(done + (names if otherwise else ""))
     if otherwise:
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
 
-@app.command("check", short_help="Say which topics are missing or set up otherwise.")
+@app.command("check", short_help="Check that topics exist with the right settings.")
 def check_all(
     *,
     config: ConfigFile = None,
@@ -103,7 +109,10 @@ def check_all(
     retention_days: RetentionDays = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hold the topics against what the bus needs; exit 1 and a line for each that is missing or set up otherwise."""
+    """Check that all topics exist with the settings that the bus needs.
+
+    Exits with 1 and lists the topics that are missing or have other settings.
+    """
     from agentic_trading.cli.output import listing, print_table, show_json
 
     loaded, topics = _loaded(config, bus)
@@ -119,24 +128,25 @@ def check_all(
     elif problems:
         columns: dict[str, Callable[[Any], str]] = {
             "topic": lambda problem: problem.topic,
-            "what": lambda problem: problem.what,
-            "is": lambda problem: problem.found,
-            "needed": lambda problem: problem.wanted,
+            "setting": lambda problem: problem.what,
+            "value": lambda problem: problem.found,
+            "required": lambda problem: problem.wanted,
         }
         print_table(listing(problems, columns))
     else:
-        say(f"right: {len(topics)} topics")
+        say(f"{len(topics)} topics OK")
     if problems:
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
 
-@app.command("lag", short_help="Print what each group has not done.")
+@app.command("lag", short_help="Show the lag of consumer groups.")
 def show_lag(
     *, config: ConfigFile = None, bus: BusUrl = None, group: GroupNames = None, as_json: AsJson = False
 ) -> None:
-    """Print what each group has not done: on Kafka by topic and partition, on Redis by topic, waiting and handed out.
+    """Show the lag of consumer groups: on Kafka by topic and partition, on Redis by topic.
 
-    Messages that no group has read are those of the group "-".
+    On Redis, `waiting` counts messages that were not delivered yet, and `pending` delivered messages that are
+    not finished. The group "-" stands for topics that no group has read.
     """
     loaded, topics = _loaded(config, bus)
     settings, is_redis = _settings(loaded), _is_redis(loaded)
@@ -144,8 +154,8 @@ def show_lag(
     lags = lags_of(settings, topics, group or ())
     if unknown := sorted({*(group or ())} - {lag[0] for lag in lags}):
         known = sorted({str(lag[0]) for lag in lags_of(settings, topics, ())} - {_NO_GROUP})
-        there = f"known are {', '.join(known)}" if known else _NONE_HAS_READ
-        stop(ExitCode.FOUND_WRONG, f"no group is called {unknown[0]}; {there}")
+        there = f"Known groups: {', '.join(known)}" if known else _NONE_HAS_READ
+        stop(ExitCode.FOUND_WRONG, f"unknown group {unknown[0]}. {there}")
     _show(
         lags,
         ("waiting", "pending") if is_redis else ("partition", "committed", "end", "lag"),
@@ -175,7 +185,7 @@ def _redis_lags(settings: Any, topics: Sequence[Any], groups: Sequence[str]) -> 
 
 
 def _show(lags: Sequence[_LagRow], numbers: Sequence[str], *, as_json: bool) -> None:
-    """Print a row a lag: its group, its topic, and its numbers."""
+    """Print a row for each lag."""
     from agentic_trading.cli.output import print_table, rows, show_json, table
 
     if as_json:
@@ -188,7 +198,7 @@ def _show(lags: Sequence[_LagRow], numbers: Sequence[str], *, as_json: bool) -> 
 
 
 def _loaded(config: Path | None, bus: str | None) -> tuple[Any, Sequence[Any]]:
-    """Return the configuration that names a bus, and the topics of that bus."""
+    """Return the configuration and its topics. Raises `OptionError` if there is no bus."""
     from agentic_trading.bus.topic import topics_with
     from agentic_trading.platform.errors import OptionError
     from agentic_trading.platform.settings import load_config
@@ -196,7 +206,7 @@ def _loaded(config: Path | None, bus: str | None) -> tuple[Any, Sequence[Any]]:
     loaded = load_config(config, flags={"bus": "--bus"}, bus={"url": bus} if bus else None)
     if loaded.bus.url is None:
         raise OptionError(
-            "--bus", "left out", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
+            "--bus", "missing", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
         )
     lanes = sorted({row.lane for row in loaded.providers.values()} - {""})
     return loaded, topics_with(lanes)
@@ -210,13 +220,13 @@ def _settings(loaded: Any) -> Any:
 
 
 def _is_redis(loaded: Any, *, replicas: int | None = None, retention_days: int | None = None) -> bool:
-    """Return whether a bus is on Redis; an option that has no meaning there ends the command."""
+    """Return whether a bus is on Redis, where the options of Kafka are refused."""
     if loaded.bus.is_on_kafka:
         return False
     for option, value in (("--replicas", replicas), ("--retention-days", retention_days)):
         if value is not None:
-            keeps = "a Redis keeps every message until all groups have finished it"
-            stop(ExitCode.BAD_INPUT, f"{option} is for a bus on Kafka; {keeps}")
+            keeps = "Redis keeps every message until all groups have finished it."
+            stop(ExitCode.BAD_INPUT, f"{option} requires a bus on Kafka. {keeps}")
     return True
 
 

@@ -1,4 +1,4 @@
-"""`agentic-trading worker`, which takes envelopes from a shared bus and answers them, and `submit`, which puts some there."""
+"""`agentic-trading worker`, which runs the calls on a bus, and `submit`, which publishes envelopes to it."""
 
 import asyncio
 from contextlib import ExitStack
@@ -12,14 +12,14 @@ from agentic_trading.cli.exits import ExitCode, end_within, say
 from agentic_trading.cli.options import BusUrl, ConfigFile
 
 CLOSES_WITHIN_S: Final = 60.0
-"""How long a worker may take to close after its calls have ended: each of its parts gives up after 30 seconds."""
+"""Seconds to close a worker after its calls have ended. Each of its parts gives up after 30 seconds."""
 
 WorkerLedger = Annotated[
     str | None,
     typer.Option(
         "--ledger",
         metavar="URL",
-        help="The Redis of budgets and claims, redis://HOST:PORT; if left out, the configuration's.",
+        help="The Redis of budgets and claims, redis://HOST:PORT.  [default: from the configuration]",
     ),
 ]
 WorkerName = Annotated[
@@ -27,62 +27,90 @@ WorkerName = Annotated[
     typer.Option(
         "--name",
         metavar="NAME",
-        help="Its name, which no other worker of the bus has; if left out, the configuration's, else worker@HOST.",
+        help="Name of the worker, unique on the bus.  [default: from the configuration, or worker@HOST]",
     ),
 ]
 LogFolder = Annotated[
     Path | None,
-    typer.Option("--store", metavar="DIR", help="Its log goes to DIR/NAME; if left out, below AGENTIC_RUNS."),
+    typer.Option(
+        "--store",
+        metavar="DIR",
+        help="Folder of logs. The worker writes to DIR/NAME.  [default: from the configuration, or AGENTIC_RUNS/workers]",
+    ),
 ]
 Concurrency = Annotated[
     int | None,
-    typer.Option("--concurrency", metavar="N", help="How many calls at once, and as many executions."),
+    typer.Option(
+        "--concurrency",
+        metavar="N",
+        help="Maximum calls in flight, and as many executions in addition.  [default: from the configuration]",
+    ),
 ]
 WorkflowList = Annotated[
     str | None,
     typer.Option(
-        "--workflows", metavar="LIST", help="execution, planning, analysis, general; with commas between."
+        "--workflows",
+        metavar="LIST",
+        help="Comma-separated workflows to serve: execution, planning, analysis, general.  [default: from the configuration]",
     ),
 ]
 TenantIds = Annotated[
     list[str] | None,
     typer.Option(
-        "--tenant", metavar="ID", help="Serve this tenant alone; may be repeated. Needs a bus.namespace."
+        "--tenant",
+        metavar="ID",
+        help="Serve only this tenant. Requires a bus.namespace. Can be repeated.  [default: from the configuration]",
     ),
 ]
 ServedProviders = Annotated[
     list[str] | None,
-    typer.Option("--provider", metavar="NAME", help="Serve this provider, too; may be repeated."),
+    typer.Option("--provider", metavar="NAME", help="Also serve this provider. Can be repeated."),
 ]
 Packages = Annotated[
     list[str] | None,
     typer.Option(
-        "--package", metavar="NAME", help="Also load all checks and rules of this package; may be repeated."
+        "--package", metavar="NAME", help="Also load all checks and rules of this package. Can be repeated."
     ),
 ]
 WorkerMode = Annotated[
     Literal["backtest", "paper"] | None,
-    typer.Option("--mode", help="In a backtest deadlines go by the moment that an envelope speaks of."),
+    typer.Option(
+        "--mode",
+        help="In a backtest, the current time is the as_of of the envelope.  [default: from the configuration]",
+    ),
 ]
 HttpAddress = Annotated[
     str,
-    typer.Option("--http", metavar="HOST:PORT", help="Where /livez, /readyz and /metrics are; port 0: any."),
+    typer.Option(
+        "--http",
+        metavar="HOST:PORT",
+        help="Address of /livez, /readyz and /metrics. Port 0 selects a free port.",
+    ),
 ]
 DrainSeconds = Annotated[
     float,
-    typer.Option("--drain-s", metavar="S", min=0, help="How long calls may take to end after a signal."),
+    typer.Option(
+        "--drain-s", metavar="S", min=0, help="Seconds that calls in flight may take to end after a signal."
+    ),
 ]
 
 EnvelopeFile = Annotated[
-    str, typer.Argument(metavar="FILE", help="Envelopes as JSON, one a line; - is standard input.")
+    str, typer.Argument(metavar="FILE", help="File with one JSON envelope per line, or - for standard input.")
 ]
 WaitForAnswers = Annotated[
-    bool, typer.Option("--wait", help="Wait for each answer and print its outcome as a line of JSON.")
+    bool, typer.Option("--wait", help="Wait for the answers, and print each outcome as a line of JSON.")
 ]
-AtOnce = Annotated[int, typer.Option("--at-once", metavar="N", min=1, max=10_000, help="How many at once.")]
+AtOnce = Annotated[
+    int,
+    typer.Option("--at-once", metavar="N", min=1, max=10_000, help="Maximum number of envelopes in flight."),
+]
 SignAs = Annotated[
     str | None,
-    typer.Option("--sign-as", metavar="NAME", help="The principal; if left out, the configuration's."),
+    typer.Option(
+        "--sign-as",
+        metavar="NAME",
+        help="The principal that signs the envelopes.  [default: from the configuration]",
+    ),
 ]
 
 
@@ -102,9 +130,10 @@ def worker_command(
     http: HttpAddress = "127.0.0.1:9108",
     drain_s: DrainSeconds = 30.0,
 ) -> None:
-    """Take envelopes from a bus, make the calls, record and answer them, until SIGTERM or Ctrl-C.
+    """Run the calls on a bus, record them and publish the answers, until SIGTERM or Ctrl-C.
 
-    It waits for servers that are away; /readyz says for what. After a signal it takes nothing more and ends what it has begun.
+    If a server is unreachable, the worker waits for it, and /readyz shows the reason. After a signal, the
+    worker accepts no more envelopes and completes the calls in flight.
     """
     from agentic_trading.platform.status_pages import StartingProcess, StatusPages, status_server
 
@@ -123,7 +152,9 @@ def worker_command(
     }
 
     async def serve() -> None:
-        async with status_server(pages, http) as address:  # first of all, so that a probe gets an answer
+        async with status_server(
+            pages, http
+        ) as address:  # first, so that a health probe gets an answer during the start
             say(f"health: {address}/readyz", err=True)
             process = await asyncio.to_thread(_loaded_worker, config, drain_s, given)
             pages.shown = StartingProcess("the files and adapters of its configuration")
@@ -133,7 +164,7 @@ def worker_command(
 
 
 def _loaded_worker(config: Path | None, drain_s: float, given: dict[str, Any]) -> Any:
-    """Return the worker of a configuration. Blocks: its modules take longer to import than all else."""
+    """Return the worker of a configuration. Blocks, because the import of its modules is slow."""
     from agentic_trading.cli.settings import configure_logging, start
     from agentic_trading.platform.worker import WorkerProcess, worker_config
 
@@ -144,7 +175,10 @@ def _loaded_worker(config: Path | None, drain_s: float, given: dict[str, Any]) -
 
 
 async def _run_worker(process: Any, pages: Any) -> None:
-    """Check a worker's configuration and run it; after a signal it has `CLOSES_WITHIN_S` beside its time to drain."""
+    """Check the configuration of a worker and run it.
+
+    After a signal, the process is ended once `drain_s` and `CLOSES_WITHIN_S` have passed.
+    """
     from agentic_trading.platform.check import check_platform
     from agentic_trading.platform.errors import ConfigError
 
@@ -163,7 +197,7 @@ async def _run_worker(process: Any, pages: Any) -> None:
         await process.run(
             lambda: say(f"{loaded.name} serves {', '.join(loaded.providers)}", err=True), limit_the_end
         )
-    say(f"{loaded.name} has ended", err=True)
+    say(f"{loaded.name} has stopped", err=True)
 
 
 def submit_command(
@@ -175,9 +209,10 @@ def submit_command(
     wait: WaitForAnswers = False,
     at_once: AtOnce = 64,
 ) -> None:
-    """Put envelopes on a bus. A line that is no envelope is named and left out; exit 1 if there was one.
+    """Publish envelopes to a bus.
 
-    Without --wait nothing answers; what became of an envelope is in the workers' logs. An envelope that is submitted again is not run again.
+    A line that is not an envelope is reported and skipped, and the exit code is then 1. Without --wait, the
+    outcomes are only in the logs of the workers. An envelope that was submitted before does not run again.
     """
     from agentic_trading.cli.settings import configure_logging, start
     from agentic_trading.operate.envelope_lines import SubmissionCounts, file_lines, submit_lines

@@ -125,11 +125,13 @@ def nearest_origin(origins: Mapping[str, str], place: str) -> str:
 
 
 class OptionError(TradingError, ValueError):
-    """An option of a command or function is invalid.
+    """An option has a wrong value.
+
+    The message has the form `OPTION is WAS. Allowed: ALLOWED`.
 
     Attributes:
         option: The name of the option.
-        was: The given value.
+        was: Its value, or a description such as `missing`.
         allowed: The allowed values.
 
     """

@@ -179,15 +179,19 @@ def test_an_archive_of_a_bus_on_redis_is_checked_in_the_same_way(
     redis_streams: BusConfig, tmp_path: Path, command: Command
 ) -> None:
     empty = command("archive", "--store", "empty", "--until-end")
-    assert "note: no worker sends its log here; on a Redis they do where ack_after is set\n" in empty.err
+    assert (
+        "Note: no worker publishes its log on this bus. On Redis, workers do so if ack_after is set.\n"
+        in empty.err
+    )
     assert (
         empty.out
-        == "0 new records of 0 messages; 0 known already; 0 dead letters; the archive knows 0 logs\n"
+        == "Archived 0 new records from 0 messages (0 known already, 0 dead letters). The archive has 0 logs.\n"
     )
     asyncio.run(send_twice_and_poison(redis_streams))
     again = command("archive", "--store", "twice", "--until-end")
     assert (
-        again.out == "1 new record of 3 messages; 1 known already; 1 dead letter; the archive knows 1 log\n"
+        again.out
+        == "Archived 1 new record from 3 messages (1 known already, 1 dead letter). The archive has 1 log.\n"
     )
     check_gap_and_cut(redis_streams, tmp_path, command)
 
@@ -233,7 +237,8 @@ def check_gap_and_cut(bus: BusConfig, tmp_path: Path, command: Command) -> None:
     cut = command("archive", "check", "--store", "archive", "--bus", bus.url, "--json")
 
     assert (
-        done.out == "2 new records of 2 messages; 0 known already; 0 dead letters; the archive knows 1 log\n"
+        done.out
+        == "Archived 2 new records from 2 messages (0 known already, 0 dead letters). The archive has 1 log.\n"
     )
     assert "archive_incomplete" in done.err
     assert "note: " not in done.err

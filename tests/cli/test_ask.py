@@ -218,7 +218,7 @@ def test_a_question_whose_call_failed_says_why(log: Path, command: Command) -> N
 def test_before_it_asks_it_says_how_many_calls_the_money_covers(log: Path, command: Command) -> None:
     ended = command("ask", "Why?", "--store", log, *scripted(ANALYST))
 
-    said = re.search(r"A call may cost ([\d.]+) USD: about (\d+) at --max-cost", ended.err)
+    said = re.search(r"A call can cost up to ([\d.]+) USD. --max-cost covers (\d+) such calls", ended.err)
     assert said is not None, ended.err
     assert int(said[2]) == int(1 / float(said[1]))
 
@@ -226,11 +226,11 @@ def test_before_it_asks_it_says_how_many_calls_the_money_covers(log: Path, comma
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["Why?"], "--max-cost is left out"),
+        (["Why?"], "--max-cost is missing"),
         (["--max-cost", "1"], "QUESTION is empty"),
         (["Why?", "--resume", "x"], "QUESTION is given with --resume"),
         (["Why?", "--max-cost", "1", "--answer", "1=x"], "--answer is given without --resume"),
-        (["--resume", "x", "--answer", "UTC"], "allowed: FRAME=TEXT"),
+        (["--resume", "x", "--answer", "UTC"], "Allowed: FRAME=TEXT"),
         (["Why?", "--max-cost", "1", "--answers-from", "x"], "--answers-from is given without --resume"),
         (["Why?", "--max-cost", "-1"], "--max-cost is -1"),
         (["Why?", "--max-cost", "1", "--provider", "nobody"], "--provider is 'nobody'"),
@@ -255,7 +255,9 @@ def test_answers_of_a_trace_that_was_asked_here_are_in_no_other_log(log: Path, c
     ended = command("ask", "--store", log, "--resume", trace, "--answers-from", log)
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert "--answers-from is given. Allowed: --resume of a trace that was asked over a bus" in ended.err
+    assert (
+        "--answers-from is given without a bus. Allowed: only with --resume of a trace on a bus" in ended.err
+    )
 
 
 @pytest.mark.parametrize("words", [["--resume", "nothing"], ["--resume", "TRACE", "--answer", "2=x"]])
@@ -267,7 +269,7 @@ def test_a_trace_or_a_frame_that_waits_for_nothing_is_an_unknown_id(
     ended = command("ask", *(word.replace("TRACE", trace) for word in words), "--store", log)
 
     assert ended.code == ExitCode.FOUND_WRONG
-    assert "has no question on record" in ended.err or "Waiting frames: none" in ended.err
+    assert "Allowed: a trace that has one" in ended.err or "waiting are none" in ended.err
 
 
 def test_resume_with_an_ambiguous_id_lists_the_matches(tmp_path: Path, command: Command) -> None:

@@ -40,7 +40,7 @@ def test_an_order_stands_at_once_and_is_shown_until_it_is_counted(command: Comma
 
     assert "limit                 agent * per day: 10 calls" in set_.out
     assert "version 2" in set_.out
-    assert "Set, and not counted yet" in shown.out
+    assert "Set, not counted yet" in shown.out
     assert "agent * per day: 10 calls" in shown.out
     assert "tenant * in all" not in shown.out  # its counter is shown
 
@@ -79,18 +79,18 @@ def test_a_limit_is_taken_away_by_name_only(command: Command, place: Path) -> No
         (("tenant", "*", "--remove", "--usd", "1"), "--remove is given together with a ceiling"),
         (("tenant", "", "--usd", "1"), "ID is empty. Allowed: the id of one tenant, or '*'"),
         (("tenant", "other", "--usd", "1"), "default has no such tenant. Allowed: default, *"),
-        (("workflow", "trading", "--usd", "1"), "Allowed: analysis, planning, execution, general, *"),
+        (("workflow", "trading", "--usd", "1"), "allowed: analysis, planning, execution, general, *"),
         (("tenant", "*", "--usd", "5"), "tenant * in all: it is 5 USD already. Allowed: another ceiling"),
-        (("tenant", "*", "--usd", "1", "--tenant", "*"), "only halts can apply to all tenants"),
+        (("tenant", "*", "--usd", "1", "--tenant", "*"), "only halts hold for all of them"),
         (
             ("tenant", "*", "--usd", "1", "--store", "nowhere"),
-            "--store is nowhere, where no log is. Allowed: ",
+            "--store is nowhere, where there is no log. Allowed: ",
         ),
         (
             ("tenant", "*", "--usd", "1", "--ledger", "http://h"),
             "--ledger is an address of nothing that can be",
         ),
-        (("tenant", "*", "--usd", "1", "--ledger", "redis://h:x"), "allowed: redis://HOST:PORT"),
+        (("tenant", "*", "--usd", "1", "--ledger", "redis://h:x"), "Allowed: redis://HOST:PORT"),
     ],
 )
 def test_a_wrong_limit_is_refused_with_what_is_allowed(

@@ -193,7 +193,7 @@ def test_failing_renderer_is_reported_once_and_its_events_are_shown_plainly(
 
     assert shown(moved) == shown(moved) == ["to b"]
     assert capsys.readouterr().err == (
-        "Warning: the renderer acme failed (KeyError: 'size'); its events are shown without it\n"
+        "Warning: the renderer acme failed (KeyError: 'size'). Its events are shown without it.\n"
     )
 
 

@@ -91,7 +91,7 @@ def test_where_nobody_can_be_asked_only_a_yes_beforehand_counts(capsys: pytest.C
         confirm_run(expected(), yes=False)
 
     assert left.value.exit_code == ExitCode.BAD_INPUT
-    assert "allowed is --yes" in capsys.readouterr().err
+    assert "Use --yes to confirm." in capsys.readouterr().err
 
 
 @contextmanager
@@ -129,10 +129,10 @@ def test_what_is_neither_yes_nor_no_is_asked_again(monkeypatch: pytest.MonkeyPat
         confirm_run(expected(), yes=False)
         sys.stderr.flush()
         said = b""
-        while said.count(b"Go on? [y/N]: ") < 2:  # a terminal hands out what it has so far
+        while said.count(b"Continue? [y/N]: ") < 2:  # a terminal hands out what it has so far
             said += os.read(screen, 4096)
 
-    assert b"'perhaps' is neither yes nor no; allowed are y and n" in said
+    assert b"Please answer y or n." in said
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
@@ -144,7 +144,7 @@ def test_a_signal_that_does_not_break_into_the_reading_is_heard(
 
     def interrupt(screen: int) -> None:
         said = b""
-        while b"Go on?" not in said:
+        while b"Continue?" not in said:
             said += os.read(screen, 256)
         asleep = 0
         while asleep < IN_A_ROW:

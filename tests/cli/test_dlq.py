@@ -93,7 +93,7 @@ async def replies(servers: str) -> tuple[int, list[LLMInteraction]]:
 def check_list(command: Command, bus: Sequence[str], ids: Mapping[str, str]) -> None:
     """Choose letters by reason, topic and time, and the newest ones."""
     shown = command("dlq", "list", *bus, "--limit", "2")
-    assert shown.out.endswith("; the newest 2 of 5\n")
+    assert shown.out.endswith(" (the newest 2 are listed)\n")
     assert shown.out.count("\n") == 4
     decoded = command("dlq", "list", *bus, "--reason", "decode", "--topic", LANE.name, "--since", "1000d")
     assert [reason for reason, id_ in ids.items() if id_ in decoded.out] == ["decode"]
@@ -102,9 +102,10 @@ def check_list(command: Command, bus: Sequence[str], ids: Mapping[str, str]) -> 
         ("--reason", "x", "with this reason"),
     ):
         none = command("dlq", "list", *bus, option, value).out
-        assert none.startswith(f"no dead letters {what}; there are: "), none
+        assert none.startswith(f"No dead letters {what}. Existing letters: "), none
     assert (
-        command("dlq", "list", *bus, "--since", "2100-01-01").out == "no dead letters of these; there are 5\n"
+        command("dlq", "list", *bus, "--since", "2100-01-01").out
+        == "No matching dead letters (5 in total).\n"
     )
 
 
@@ -129,7 +130,7 @@ def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], s
     replay = ("dlq", "replay", *bus)
     asked = command(*replay, "--reason", "signature")
     assert (asked.code, asked.out) == (ExitCode.BAD_INPUT, "")
-    assert "this is no terminal, so the replay cannot be confirmed; allowed is --yes" in asked.err
+    assert "the replay must be confirmed, but there is no terminal. Use --yes to confirm." in asked.err
     refused = command(*replay, ids["signature"], ids["checksum"], "--again", "--yes", "--json")
     assert refused.code == ExitCode.FOUND_WRONG
     assert json.loads(refused.out)["replayed"] == []
@@ -151,17 +152,17 @@ def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], s
         True,
     )
     swept = command(*replay, "--reason", "signature", "--again", "--sign-as", "desk-a", "--yes")
-    assert (swept.code, swept.out) == (ExitCode.FOUND_WRONG, "replayed: 0 messages; not replayed: 1\n")
+    assert (swept.code, swept.out) == (ExitCode.FOUND_WRONG, "Replayed 0 messages. 1 not replayed.\n")
     assert (
         "signature: its sender was not proved, or may not send it. Inspect it, then name its id with --again"
         in swept.err
     )
     again = command(*replay, ids["signature"], "--again", "--sign-as", "desk-a", "--yes")
-    assert (again.code, again.out) == (ExitCode.DONE, "replayed: 1 message\n")
+    assert (again.code, again.out) == (ExitCode.DONE, "Replayed 1 message.\n")
     for chosen in (["--reason", "signature"], [ids["signature"]]):
         done = command(*replay, *chosen, "--yes")
-        assert (done.code, done.out) == (ExitCode.DONE, "replayed: 1 message\n")
-        assert "1 message to be published as they were: 1 to llm.envelopes.analysis\n" in done.err
+        assert (done.code, done.out) == (ExitCode.DONE, "Replayed 1 message.\n")
+        assert "1 message to be published unchanged: 1 to llm.envelopes.analysis\n" in done.err
     calls, (first, second) = asyncio.run(replies(servers))
     assert calls == 2  # the new envelope, and the one as it was: it ran once, and was answered twice
     assert first == second
@@ -171,14 +172,14 @@ def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], s
 def check_purge(command: Command, bus: Sequence[str], ids: Mapping[str, str]) -> None:
     """Delete nothing, then all."""
     purged = command("dlq", "purge", *bus, "--before", "1000d", "--yes")
-    assert (purged.code, purged.out) == (ExitCode.DONE, "deleted: 0 messages\n")
+    assert (purged.code, purged.out) == (ExitCode.DONE, "Deleted 0 messages.\n")
     purged = command("dlq", "purge", *bus, "--all", "--yes")
     assert (
-        "5 messages of llm.dead-letters to be deleted for every reader; this cannot be undone" in purged.err
+        "5 messages in llm.dead-letters will be deleted for all readers. This cannot be undone." in purged.err
     )
-    assert (purged.code, purged.out) == (ExitCode.DONE, "deleted: 5 messages\n")
-    assert command("dlq", "list", *bus).out == "no dead letters\n"
-    assert command("dlq", "replay", *bus, "--all").out == "replayed: 0 messages\n"
+    assert (purged.code, purged.out) == (ExitCode.DONE, "Deleted 5 messages.\n")
+    assert command("dlq", "list", *bus).out == "No dead letters.\n"
+    assert command("dlq", "replay", *bus, "--all").out == "Replayed 0 messages.\n"
     gone = command("dlq", "replay", *bus, ids["signature"], "--yes")
     assert (gone.code, gone.err.count("\n")) == (ExitCode.FOUND_WRONG, 1)
 
@@ -233,24 +234,24 @@ def test_a_message_that_is_no_text_and_was_cut_is_said_with_its_size(
     show_one(letter, 1, SendAge(), as_json=False)
 
     said = capsys.readouterr()
-    assert "  4,000 bytes that are no text; --raw prints them" in said.out
+    assert "  4,000 bytes that are not text (--raw prints them)" in said.out
     assert "no: it holds 4000 of 5000 bytes" in " ".join(said.out.split())
-    assert "these are 4000 of 5000 bytes" in said.err
+    assert "only the first 4000 of 5000 bytes" in said.err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["list", "--since", "soon"], "--since is 'soon'. Allowed: a time such as 2026-11-24T09:30"),
-        (["replay"], "say which letters are meant; allowed is one of: ids, --reason WORD, --all"),
-        (["replay", "--all", "--reason", "decode"], "say which letters are meant"),
-        (["replay", "--all", "--sign-as", "desk-a"], "--sign-as is given without --again"),
+        (["replay"], "select letters with exactly one of: ids, --reason WORD, --all"),
+        (["replay", "--all", "--reason", "decode"], "select letters with exactly one of: ids"),
+        (["replay", "--all", "--sign-as", "desk-a"], "--sign-as requires --again"),
         (
             ["replay", "--all", "--again", "--sign-as", "desk-a"],
             "none: the configuration has no principals_folder",
         ),
-        (["purge"], "allowed is one of: --before TIME, --all"),
-        (["purge", "--all", "--before", "7d"], "--before and --all exclude each other"),
+        (["purge"], "select letters with --before TIME or --all"),
+        (["purge", "--all", "--before", "7d"], "--before and --all cannot be used together"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -272,5 +273,5 @@ def test_a_bus_that_is_away_or_none_is_said_in_one_line(command: Command) -> Non
     assert (none.code, none.err.count("\n")) == (ExitCode.BAD_INPUT, 1)
     assert "bus.url is a URL without a port. Allowed: kafka://HOST:PORT" in none.err
     assert command("dlq", "list").err == (
-        "Error: --bus is left out. Allowed: kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration\n"
+        "Error: --bus is missing. Allowed: kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration\n"
     )

@@ -112,5 +112,5 @@ async def test_a_field_that_must_be_understood_is_run_by_newer_workers_and_repla
             after = await heard(replies, len(dead))
 
     assert set(before.values()) == {ANSWER, "must_understand"}
-    assert replayed.stdout == f"replayed: {pluralize(len(dead), 'message')}\n"
+    assert replayed.stdout == f"Replayed {pluralize(len(dead), 'message')}.\n"
     assert after == dict.fromkeys(dead, ANSWER)

@@ -53,9 +53,7 @@ def test_an_internal_error_is_one_line_that_says_how_to_learn_more(
         run_to_exit(fail, debug=False)
 
     assert left.value.code == ExitCode.INTERNAL
-    told = (
-        "Error: internal error: ZeroDivisionError: division by zero; agentic-trading --debug … shows where\n"
-    )
+    told = "Error: internal error: ZeroDivisionError: division by zero. For a traceback, run: agentic-trading --debug …\n"
     assert capsys.readouterr().err == told
 
 

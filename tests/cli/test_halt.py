@@ -70,14 +70,14 @@ def test_what_is_halted_for_all_is_shown_to_each(command: Command) -> None:
     [
         (
             ("--agent", "a", "--model", "b"),
-            "--agent is given together with --model. Allowed: one of them. Halts of several scopes apply together",
+            "--agent is given together with --model. Allowed: one of them; halts of several scopes hold together",
         ),
-        (("--workflow", "trading"), "Allowed: analysis, planning, execution, general, *"),
+        (("--workflow", "trading"), "allowed: analysis, planning, execution, general, *"),
         (("--agent", "cmt-*"), "--agent is 'cmt-*'. Allowed: a whole name, or '*' for every agent"),
-        (("--model", "claude-*"), "allowed: a whole name, or '*' for every model, or PROVIDER/*"),
+        (("--model", "claude-*"), "Allowed: a whole name, or '*' for every model, or PROVIDER/*"),
         (("--agent", ""), "it has no id. Allowed: an id, or '*' for every agent"),
-        (("--tenant", ""), "it has no tenant. Allowed: "),
-        (("--ledger", "localhost"), "allowed: redis://HOST:PORT"),
+        (("--tenant", ""), "it is for no tenant. Allowed: "),
+        (("--ledger", "localhost"), "Allowed: redis://HOST:PORT"),
     ],
 )
 def test_a_wrong_halt_stops_nothing_and_says_what_is_allowed(

@@ -132,7 +132,7 @@ def test_a_signal_while_nobody_has_agreed_yet_sends_and_writes_nothing(
         ) as running,
     ):
         said = b""
-        while b"Go on?" not in said:
+        while b"Continue?" not in said:
             said += os.read(screen, 256)
         running.send_signal(by)
         code = running.wait()

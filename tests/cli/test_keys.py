@@ -14,8 +14,8 @@ def test_keys_are_made_one_after_the_other_and_only_their_owner_may_read_them(co
     more = [command("keys", "create", "desk-a", "--dir", "principals", "--add") for _ in range(10)]
     other = command("keys", "create", "desk-b", "--dir", "principals")
 
-    assert (first.code, first.out) == (ExitCode.DONE, "written: principals/desk-a/1\n")
-    assert more[-1].out == "written: principals/desk-a/11\n"
+    assert (first.code, first.out) == (ExitCode.DONE, "Created key principals/desk-a/1\n")
+    assert more[-1].out == "Created key principals/desk-a/11\n"
     assert other.code == ExitCode.DONE
     files = [path for path in Path("principals").rglob("*") if path.is_file()]
     folders = [Path("principals"), Path("principals/desk-a")]

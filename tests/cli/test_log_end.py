@@ -310,7 +310,7 @@ def test_a_tenant_learns_that_the_log_is_not_whole_and_nothing_of_the_others(
     ended = command("spend", "--store", copied, "--tenant", "other")
 
     assert ended.code == ExitCode.DONE
-    assert ended.err == "Warning: the log is not whole; what follows may lack records\n"
+    assert ended.err == "Warning: the log is not whole. Records may be missing below.\n"
 
 
 def test_json_stays_json_when_there_is_a_warning(copied: Path, command: Command) -> None:

@@ -82,7 +82,7 @@ def test_an_unknown_provider_is_bad_input(command: Command) -> None:
     ended = command("models", "list", "--provider", "acme")
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert "allowed: anthropic, local, rules, scripted" in ended.err
+    assert "Allowed: anthropic, local, rules, scripted" in ended.err
 
 
 def test_everything_of_one_model_is_shown(command: Command) -> None:
@@ -91,9 +91,11 @@ def test_everything_of_one_model_is_shown(command: Command) -> None:
     assert "over 100,000 0.5 2.5" in shown
     assert "inference_geo global x1 · us x1.1" in shown
     assert "source file packaged, checked on" in shown
-    assert "transports native_schema, strict_tool, prompted: the first that the schema allows" in shown
+    assert (
+        "transports native_schema, strict_tool, prompted (the first that the schema allows is used)" in shown
+    )
     assert "strict schema limits 24 optional properties, 16 unions" in shown
-    assert "token bound 1,024 tokens and one for every byte" in shown
+    assert "token bound 1,024 tokens, plus one for every byte" in shown
     assert "training cutoff 20" in shown
 
 
@@ -101,7 +103,7 @@ def test_where_no_limit_is_known_none_is_made_up(command: Command) -> None:
     shown = " ".join(command("models", "show", "smollm2-135m").out.split())
 
     assert "strict schema limits none documented" in shown
-    assert "temperature without thinking" in shown
+    assert "temperature accepted without thinking" in shown
 
 
 @pytest.mark.usefixtures("own_tables")
@@ -188,7 +190,7 @@ def test_a_model_without_a_price_is_shown_as_one_that_is_refused(
 ) -> None:
     monkeypatch.setenv("AGENTIC_MODELS_FILE", str(models_file(tmp_path, model_row())))
 
-    assert "refused before every call" in command("models", "show", "house-8b").out
+    assert "without a price are refused" in command("models", "show", "house-8b").out
 
 
 @pytest.mark.parametrize(
@@ -287,7 +289,7 @@ def test_an_interrupted_fetch_leaves_nothing(
         connection.close()
 
     assert fetching.returncode == ExitCode.INTERRUPTED
-    assert "interrupted; nothing of it is left" in errors
+    assert "interrupted. No partial file was left" in errors
     assert list((tmp_path / "weights").iterdir()) == []
 
 
@@ -312,7 +314,7 @@ def test_what_is_no_model_cannot_be_checked_live(command: Command) -> None:
     ended = command("models", "check", "--live", "rules-1")
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert "allowed: a model of anthropic, local or openai" in ended.err
+    assert "Allowed: a model of anthropic, local or openai" in ended.err
 
 
 def test_models_checked_live_are_proved_and_cost_what_the_invoice_says(
@@ -449,7 +451,7 @@ def test_models_add_new_provider_speaks_the_openai_api(command: Command) -> None
     ("text", "words", "told"),
     [
         ("", ("--price", "0,0"), "--context is left out"),
-        ("", (), "--price and --context is left out. Allowed: both"),
+        ("", (), "--price is missing, and so is --context. Allowed: both"),
         ("", (*OWN, "--provider", "Vllm"), "1 to 64 small letters"),
         ("", (*OWN, "--base-url", "http://me:pw@host"), "without user and password"),
         ("[[", OWN, "agentic-trading.toml, which is not valid TOML"),

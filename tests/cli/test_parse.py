@@ -121,8 +121,8 @@ def test_a_broken_schema_is_a_verdict(parse: Piped) -> None:
             "--schema is none.json, which cannot be read (No such file or directory)",
         ),
         (["--schema", "text.txt"], "--schema is text.txt, which is not JSON"),
-        (["--schema", "list.json"], "--schema is list.json, which holds no object"),
-        (["--schema", "twice.json"], "which is not JSON ('type' stands twice in one object)"),
+        (["--schema", "list.json"], "--schema is list.json, which is not a JSON object"),
+        (["--schema", "twice.json"], "which is not JSON ('type' occurs twice in one object)"),
         (["--schema", "schemas"], "--schema is schemas, which cannot be read"),
         (["--mode", "loose"], "'native', 'lossless', 'reask', 'salvage'"),
         (["--workflow", "trading"], "'analysis', 'planning', 'execution', 'general'"),
@@ -152,13 +152,13 @@ def test_a_terminal_is_told_what_to_do(command: Command, monkeypatch: pytest.Mon
     os.close(reader)
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert "nothing is piped in" in ended.err
+    assert "no answer on standard input" in ended.err
 
 
 def test_a_closed_input_is_told_the_same(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
 
-    assert "nothing is piped in" in command("parse", "--jsonl").err
+    assert "no answer on standard input" in command("parse", "--jsonl").err
 
 
 def test_the_choices_are_those_of_the_package(command: Command) -> None:
@@ -182,8 +182,8 @@ def test_the_explanation_is_the_trace_and_stays_away_from_the_object(parse: Pipe
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
-        ("reask", "Re-ask: the first request, and after it:"),
-        ("native", "No re-ask in mode native; in mode reask: the first request, and after it:"),
+        ("reask", "Re-ask: the first request, followed by:"),
+        ("native", "No re-ask in mode native. In mode reask: the first request, followed by:"),
     ],
 )
 def test_the_explanation_of_a_rejected_answer_holds_the_text_of_a_re_ask(

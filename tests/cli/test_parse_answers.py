@@ -206,11 +206,11 @@ def test_a_workflow_is_read_as_its_preset_says() -> None:
     [
         (None, "cannot be read"),
         (b"not json", "is not JSON"),
-        (b'{"maximum": NaN}', "NaN is no JSON number"),
+        (b'{"maximum": NaN}', "NaN is not a JSON number"),
         (b"\xff", "is not JSON"),
         (b"[" * 100_000, "nested too deep"),
-        (b"true", "holds no object"),
-        (b"[]", "holds no object"),
+        (b"true", "is not a JSON object"),
+        (b"[]", "is not a JSON object"),
     ],
 )
 def test_a_file_without_a_schema_is_named_with_what_is_wrong(
@@ -257,5 +257,5 @@ def test_what_is_loaded_strictly_is_json_in_utf_8() -> None:
 
 
 def test_a_record_or_schema_with_a_key_twice_has_no_one_meaning() -> None:
-    with pytest.raises(ValueError, match="'raw' stands twice in one object"):
+    with pytest.raises(ValueError, match="'raw' occurs twice in one object"):
         strictly_loaded(b'{"id": 1, "raw": "1", "in": {"raw": 1}, "raw": "2"}')

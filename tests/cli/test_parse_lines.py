@@ -58,7 +58,7 @@ def test_each_record_is_answered_in_order(parse: Piped) -> None:
     assert (cut["stage"], cap["stage"]) == ("truncated", "truncated")
     assert unnamed == {"id": None, "ok": True, "value": None}
     assert ended.code == ExitCode.DONE
-    assert ended.err == "4 accepted, 3 rejected, 0 that are no records\n"
+    assert ended.err == "4 accepted, 3 rejected, 0 invalid records\n"
 
 
 def test_the_options_hold_for_records_that_say_nothing(parse: Piped) -> None:
@@ -95,24 +95,24 @@ def test_a_line_stays_a_line_whatever_stands_in_the_answer(parse: Piped) -> None
 @pytest.mark.parametrize(
     ("line", "record_id", "says"),
     [
-        ("{not json", None, "is no JSON"),
-        ("[1]", None, "is no record"),
+        ("{not json", None, "not JSON: "),
+        ("[1]", None, "not a record"),
         ('{"id": 7}', 7, "raw is missing"),
-        ('{"id": 7, "raw": 1}', 7, "raw is 1; allowed: the text of an answer"),
-        ('{"id": 7, "raw": "{}", "schema": "none"}', 7, "allowed: order"),
-        ('{"id": 7, "raw": "{}", "schema": "../order"}', 7, "no name of a schema"),
-        ('{"id": 7, "raw": "{}", "schema": ""}', 7, "no name of a schema"),
-        ('{"id": 7, "raw": "{}", "schema": "a\\u0000b"}', 7, "no name of a schema"),
-        ('{"id": 7, "raw": "{}", "schema": "\\ud800"}', 7, "no name of a schema"),
+        ('{"id": 7, "raw": 1}', 7, "raw is 1. Allowed: the text of an answer"),
+        ('{"id": 7, "raw": "{}", "schema": "none"}', 7, "Allowed: order"),
+        ('{"id": 7, "raw": "{}", "schema": "../order"}', 7, "is not a schema name"),
+        ('{"id": 7, "raw": "{}", "schema": ""}', 7, "is not a schema name"),
+        ('{"id": 7, "raw": "{}", "schema": "a\\u0000b"}', 7, "is not a schema name"),
+        ('{"id": 7, "raw": "{}", "schema": "\\ud800"}', 7, "is not a schema name"),
         (json.dumps({"id": 7, "raw": "{}", "schema": "n" * 300}), 7, "cannot be read"),
-        ('{"id": 7, "raw": "{}", "schema": 5}', 7, "schema is 5; allowed: an object"),
-        ('{"id": 7, "raw": "{}", "mode": "reask"}', 7, "allowed: native, lossless"),
+        ('{"id": 7, "raw": "{}", "schema": 5}', 7, "schema is 5. Allowed: an object"),
+        ('{"id": 7, "raw": "{}", "mode": "reask"}', 7, "Allowed: native, lossless"),
         ('{"id": 7, "raw": "{}", "stop_reason": 5}', 7, "stop_reason is 5"),
         ('{"id": 7, "raw": "{}", "max_tokens": 0}', 7, "max_tokens is 0"),
         ('{"id": 7, "raw": "{}", "output_tokens": true}', 7, "output_tokens is True"),
-        ('{"id": [7], "raw": "{}"}', None, "id is [7]; allowed: text or a number"),
+        ('{"id": [7], "raw": "{}"}', None, "id is [7]. Allowed: text or a number"),
         ('{"id": 1e999, "raw": "{}"}', None, "id is inf"),
-        ('{"id": 7, "raw": "{}", "schema": {"maximum": NaN}}', None, "NaN is no JSON number"),
+        ('{"id": 7, "raw": "{}", "schema": {"maximum": NaN}}', None, "NaN is not a JSON number"),
         ("[" * 100_000, None, "nested too deep"),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_line_that_is_no_record_is_answered_and_the_rest_goes_on(
     assert says in broken["errors"][0]["message"]
     assert (following["id"], following["ok"]) == ("next", True)
     assert ended.code == ExitCode.FOUND_WRONG
-    assert ended.err == "1 accepted, 0 rejected, 1 that are no records\n"
+    assert ended.err == "1 accepted, 0 rejected, 1 invalid records\n"
 
 
 def test_a_schema_that_cannot_be_used_is_no_fault_of_the_record(parse: Piped) -> None:

@@ -60,7 +60,7 @@ def test_one_price_is_shown_with_its_multipliers_its_days_and_its_source(command
     shown = " ".join(command("prices", "show", "claude-sonnet-5-5").out.split())
 
     assert "all 2 10 0.1 2.5 4" in shown
-    assert "since 2026-11-21; other prices since 2026-09-28" in shown
+    assert "since 2026-11-21 (other prices since 2026-09-28)" in shown
     assert "inference_geo global x1 · us x1.1" in shown
     assert "service_tier standard x1 · batch x0.5" in shown
     assert "source https://platform.claude.com" in shown
@@ -84,9 +84,9 @@ def test_the_prices_of_one_provider_can_be_asked_for(command: Command) -> None:
     ("words", "said"),
     [
         (("show", "gpt-unheard-of"), "unknown model 'gpt-unheard-of' in the price book"),
-        (("show", "--provider", "acme"), "allowed: anthropic, local, rules, scripted"),
+        (("show", "--provider", "acme"), "Allowed: anthropic, local, rules, scripted"),
         (("show", "--on", "tomorrow"), "--on is 'tomorrow'. Allowed: a day such as 2026-11-22"),
-        (("check", "--store", "nowhere"), "--store is nowhere, where no log is"),
+        (("check", "--store", "nowhere"), "--store is nowhere, where there is no log"),
     ],
 )
 def test_what_cannot_be_meant_is_bad_input(words: tuple[str, ...], said: str, command: Command) -> None:
@@ -145,7 +145,7 @@ def test_a_book_that_is_not_at_hand_is_asked_for(command: Command, golden_log: P
     found = json.loads(command("prices", "check", "--store", golden_log, "--json").out)
 
     assert ended.code == ExitCode.FOUND_WRONG
-    assert "not at hand: 2026-01-01; name its file by --book" in ended.out
+    assert "Missing price book: 2026-01-01. Pass its file with --book." in ended.out
     assert {record["finding"] for record in found["records"]} == {"no such book"}
 
 

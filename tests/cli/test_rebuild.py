@@ -116,10 +116,10 @@ def test_what_no_log_knows_is_kept_call_by_call(command: Command, server: RealSe
     said = " ".join(done.out.split())
     assert done.code == ExitCode.DONE
     assert (
-        "kept default:second:1: 0.0000001 USD, 120 tokens, 1 call; in the logs 0.00000004 USD, 120 tokens, 1 call"
+        "kept default:second:1: 0.0000001 USD, 120 tokens, 1 call (in the logs: 0.00000004 USD, 120 tokens, 1 call)"
         in said
     )
-    assert "kept default:third:1: 0.0000001 USD, 120 tokens, 1 call; in the logs nothing" in said
+    assert "kept default:third:1: 0.0000001 USD, 120 tokens, 1 call (in the logs: nothing)" in said
     assert "default:first:1" not in said
     assert total(server).spent == Amount(307, 480, 4)
     assert (told["knew_nusd"], told["charged_nusd"], told["discarded"]) == (307, 307, [])

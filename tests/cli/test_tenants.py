@@ -112,8 +112,8 @@ def test_an_id_of_another_tenant_is_as_unknown_as_that_of_nobody(
 def test_a_cause_of_another_tenant_is_one_that_is_not_here(alone_and_both: tuple[Asks, Asks]) -> None:
     _, both = alone_and_both
 
-    assert "step after names a cause that is not here: own" in both("trace", "show", "t").out
-    assert "the path breaks off: own is not in this trace" in both("trace", "why", "after").out
+    assert "step after has a cause that is not in this trace: own" in both("trace", "show", "t").out
+    assert "the path is incomplete: own is not in this trace" in both("trace", "why", "after").out
 
 
 @pytest.mark.usefixtures("alone_and_both")

@@ -42,17 +42,17 @@ def test_topics_are_made_found_right_and_their_lag_is_shown(kafka_servers: str, 
 
     others = {"llm.replies", "llm.events", "llm.dead-letters", "llm.records", "llm.heads"}
     assert set(json.loads(made.out)["created"]) <= others | {topic.name for topic in ENVELOPES.values()}
-    assert again.out == fewer.out == "created: nothing; all topics were there\n"
-    otherwise = "9 of them are set up otherwise: topics check names them"
-    assert (more.code, more.out) == (ExitCode.FOUND_WRONG, f"{again.out[:-1]}; {otherwise}\n")
-    assert (checked.code, checked.out) == (ExitCode.DONE, "right: 9 topics\n")
+    assert again.out == fewer.out == "All 9 topics exist already.\n"
+    otherwise = "Topics with another number of partitions: 9. For details, run `topics check`."
+    assert (more.code, more.out) == (ExitCode.FOUND_WRONG, f"{again.out[:-1]} {otherwise}\n")
+    assert (checked.code, checked.out) == (ExitCode.DONE, "9 topics OK\n")
     (row,) = [row for row in json.loads(lag.out) if row["topic"] == "llm.events"]
     assert (row["group"], row["lag"]) == ("topics-test", row["end"] - row["committed"])
     assert row["lag"] >= 1
     assert "topics-test" in shown.out
     nosuch = command("topics", "lag", *bus, "--group", "nosuch")
     assert nosuch.code == ExitCode.FOUND_WRONG
-    assert nosuch.err.startswith("Error: no group is called nosuch; known are ")
+    assert nosuch.err.startswith("Error: unknown group nosuch. Known groups: ")
     assert "topics-test" in nosuch.err
 
 
@@ -68,8 +68,8 @@ def test_messages_that_no_group_has_read_have_a_row(
     asyncio.run(publish(kafka_servers, namespace))
     rows = json.loads(command(*lag, "--json").out)
 
-    assert before.out == "no group has read from this bus\n"
-    assert unknown.err == "Error: no group is called nosuch; no group has read from this bus\n"
+    assert before.out == "No group has read from this bus.\n"
+    assert unknown.err == "Error: unknown group nosuch. No group has read from this bus.\n"
     unread = {"group": "-", "partition": 0, "committed": None, "end": 1, "lag": 1}
     assert rows == [{**unread, "topic": "llm.dead-letters"}]
     assert command(*lag).out.splitlines()[1].split() == ["-", "llm.dead-letters", "0", "-", "1", "1"]
@@ -113,8 +113,8 @@ def test_topics_of_a_redis_are_made_found_right_and_their_lag_is_shown(
 
     assert (before.code, before.out.count("missing")) == (ExitCode.FOUND_WRONG, 9)
     assert len(json.loads(made.out)["created"]) == 9
-    assert again.out == "created: nothing; all topics were there\n"
-    assert (checked.code, checked.out) == (ExitCode.DONE, "right: 9 topics\n")
+    assert again.out == "All 9 topics exist already.\n"
+    assert (checked.code, checked.out) == (ExitCode.DONE, "9 topics OK\n")
     wrong = {"topic": "llm.events", "what": "partitions", "found": "16", "wanted": "4"}
     assert wrong in json.loads(other.out)
     assert (fewer.code, len(json.loads(fewer.out)["set_up_otherwise"])) == (ExitCode.FOUND_WRONG, 9)
@@ -132,7 +132,7 @@ def test_an_option_that_has_no_meaning_on_redis_and_a_server_that_is_away_are_sa
 
     assert (refused.code, refused.err) == (
         ExitCode.BAD_INPUT,
-        "Error: --replicas is for a bus on Kafka; a Redis keeps every message until all groups have finished it\n",
+        "Error: --replicas requires a bus on Kafka. Redis keeps every message until all groups have finished it.\n",
     )
     assert (away.code, away.err.count("\n")) == (ExitCode.LOG_UNUSABLE, 1)
     assert "no Redis answers. Servers: 127.0.0.1:1. Check that they are running" in away.err

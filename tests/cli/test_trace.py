@@ -80,7 +80,7 @@ def test_a_chain_is_drawn_with_every_step(session: Path, command: Command) -> No
     assert f"{len(steps)} steps" in drawn
     assert all(step["id"] in drawn for step in steps)
     assert steps[0]["depth"] == 0
-    assert "names a cause that is not here" not in drawn
+    assert "has a cause that is not in this trace" not in drawn
 
 
 def test_the_newest_chains_are_named(session: Path, command: Command) -> None:
@@ -138,10 +138,10 @@ def test_a_cause_that_is_not_there_is_named(command: Command) -> None:
     log = log_of(event("order.filled", id="f-1", trace_id="t-1", causation_id="gone"))
 
     assert (
-        "order.filled f-1 names a cause that is not here: gone"
+        "order.filled f-1 has a cause that is not in this trace: gone"
         in command("trace", "show", "t-1", "--store", log).out
     )
-    assert "the path breaks off: gone" in command("trace", "why", "f-1", "--store", log).out
+    assert "the path is incomplete: gone" in command("trace", "why", "f-1", "--store", log).out
 
 
 def test_causes_that_name_each_other_are_named(command: Command) -> None:
@@ -152,7 +152,7 @@ def test_causes_that_name_each_other_are_named(command: Command) -> None:
 
     shown = command("trace", "show", "t-1", "--store", log).out
 
-    assert "these name each other as their cause: a, b" in shown
+    assert "cycle of causes: a, b" in shown
 
 
 def test_what_else_came_of_a_cause_stands_beside_the_path(command: Command) -> None:
@@ -220,7 +220,7 @@ def test_a_call_that_was_asked_again_shows_what_was_read_and_the_sum(command: Co
     lines = [line.strip(" │├└─") for line in ended.out.splitlines()]
     first, second, both = (
         next(line for line in lines if line.startswith(start))
-        for start in ("attempt 1 ", "attempt 2 ", "2 attempts together ")
+        for start in ("attempt 1 ", "attempt 2 ", "2 attempts in total ")
     )
     assert "failed at schema_validation" in first
     assert "accepted" in second

@@ -192,7 +192,7 @@ def test_a_worker_says_what_it_waits_for_and_serves_when_it_is_there(config: Pat
     assert "Run agentic-trading topics create" in waiting["problems"]["start"]
     assert ready == {"state": "serving", "ready": True, "problems": {}}
     assert code == 0
-    assert "w1 has ended" in running.text
+    assert "w1 has stopped" in running.text
 
 
 def test_a_worker_whose_redis_is_away_is_alive_and_not_ready(

@@ -101,4 +101,4 @@ def test_table_of_very_many_counters_shows_the_fullest(capsys: pytest.CaptureFix
     shown = [line.split()[1] for line in lines if line.startswith("agent ")]
     assert shown == ["agent-03", *(f"agent-{number}" for number in range(13, 60))]
     assert next(line for line in lines if "agent-03" in line).endswith("exhausted")
-    assert any("and 12 more; --json has all" in line for line in lines)
+    assert any("and 12 more (--json lists all)" in line for line in lines)

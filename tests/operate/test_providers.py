@@ -105,7 +105,7 @@ def test_a_model_without_a_price_is_refused(tmp_path: Path) -> None:
     tables = load_tables(own_rows(tmp_path)[0])
 
     with pytest.raises(
-        OptionError, match=rf"^--model is {OWN_MODEL}, which has no price; .*AGENTIC_PRICES_FILE"
+        OptionError, match=rf"^--model is {OWN_MODEL}, which has no price. .*AGENTIC_PRICES_FILE"
     ):
         select_provider(options(**OPENAI), tables, now=NOW)
 

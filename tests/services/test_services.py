@@ -83,7 +83,7 @@ def test_services_are_started_shown_and_stopped(tmp_path: Path) -> None:
     assert again == started
     assert shown["redis"]["address"] in started
     assert shown["kafka"] == {"pid": None, "address": None}
-    assert command("status", *place) == "# kafka does not run\n# redis does not run\n"
+    assert command("status", *place) == "# kafka is not running\n# redis is not running\n"
 
 
 @pytest.mark.soak

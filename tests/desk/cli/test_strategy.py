@@ -303,4 +303,4 @@ def test_a_picture_that_cannot_be_drawn_hides_no_result(command: Command, tmp_pa
 
     assert ended.code == 2
     assert "champion, round 1" in ended.out
-    assert "allowed: a file that can be written" in ended.err
+    assert "Allowed: a file that can be written" in ended.err

@@ -79,7 +79,7 @@ async def test_bars_of_another_length_are_refused(places: list[int], told: str, 
     name = file_of(tmp_path / "BTCUSDT.csv", rows([bar(place) for place in places]))
     allowed = r"allowed: bars of 5m\. If these are bars of 5m with missing bars between them, use --timeframe 5m"
 
-    with pytest.raises(OptionError, match=f"{told}; {allowed}"):
+    with pytest.raises(OptionError, match=rf"{told}\. {allowed}"):
         await opened(name)
 
 

@@ -33,7 +33,7 @@ def test_the_table_has_every_verdict_and_the_sum_of_costs(capsys: pytest.Capture
 
     shown = " ".join(capsys.readouterr().out.split())
     assert all(f"{verdict} 0.000260000" in shown for verdict in get_args(LiveVerdict))
-    assert "0.000780000 of at most 0.050000000 USD by the price book list@1" in shown
+    assert "0.000780000 of at most 0.050000000 USD by price book list@1" in shown
 
 
 def test_what_a_server_says_stays_in_its_cell(capsys: pytest.CaptureFixture[str]) -> None:
