@@ -238,7 +238,7 @@ def test_a_missing_attempt_is_seen() -> None:
 def test_attempts_at_different_envelopes_are_no_outcome() -> None:
     asked_otherwise = envelope(envelope_id=ENVELOPE.envelope_id, output_policy=OutputPolicy(answers_read=1))
 
-    with pytest.raises(ValueError, match="belong to 2 envelopes. Pass the attempts at one envelope"):
+    with pytest.raises(ValueError, match=r"belong to 2 envelopes\. Pass the attempts at one envelope"):
         outcome_of([accepted(), accepted(envelope=envelope(expected_output_schema=SCHEMA))])
     with pytest.raises(ValueError, match="belong to 2 envelopes"):
         outcome_of([accepted(), accepted(envelope=asked_otherwise)])

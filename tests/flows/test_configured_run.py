@@ -276,7 +276,10 @@ async def test_an_estimate_bounds_each_call_with_all_that_it_falls_back_on(tmp_p
             ("desk-b/small", "desk-c/small"),
             "models.execution is desk-c/small, whose provider is not configured",
         ),
-        (("desk-b/small", "desk-b/none"), "models.execution is desk-b/none, which is not in the table of models"),
+        (
+            ("desk-b/small", "desk-b/none"),
+            "models.execution is desk-b/none, which is not in the table of models",
+        ),
         (
             ("price = { input = 10, output = 100 }", ""),
             "models.execution is desk-b/small, which has no price",

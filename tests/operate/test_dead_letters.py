@@ -99,7 +99,7 @@ async def test_an_unknown_id_is_named_with_the_nearest_ones() -> None:
 
     with pytest.raises(UnknownLetterError, match=f"no dead letter has the id .*. The nearest are {kept.id}"):
         await letter_of(broker, kept.id[1:])
-    with pytest.raises(UnknownLetterError, match=". `dlq list` shows all letters"):
+    with pytest.raises(UnknownLetterError, match=r"\. `dlq list` shows all letters"):
         await letter_of(broker, "no-such-id")
     with pytest.raises(UnknownLetterError, match="There are no dead letters"):
         await letter_of(await bus_with(), "id")

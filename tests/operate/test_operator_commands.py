@@ -189,7 +189,7 @@ def test_command_without_a_place_is_refused_if_several_are_live(
         folder.mkdir(parents=True)
     with running(folders[0], told("w-1", "default")), running(folders[1], told("w-1", "default")):
         with pytest.raises(
-            OptionError, match="2 places are live. Allowed: one of --store runs/a, --store runs/b"
+            OptionError, match=r"2 places are live\. Allowed: one of --store runs/a, --store runs/b"
         ):
             command_location_of(None, None)
         named = command_location_of(folders[0], None)

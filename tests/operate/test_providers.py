@@ -159,7 +159,7 @@ async def test_weights_that_are_missing_or_broken_are_told_with_the_way_to_get_t
     asked = options(**LOCAL, weights_folder=tmp_path)
     who = select_provider(asked, TABLES, now=NOW)
 
-    with pytest.raises(WeightsError, match="no such file. Run `agentic-trading models fetch smollm2-135m`"):
+    with pytest.raises(WeightsError, match=r"no such file\. Run `agentic-trading models fetch smollm2-135m`"):
         await ready(asked, who)
     weights = WEIGHTS[who.model]
     with (tmp_path / weights.file).open("wb") as file:

@@ -77,7 +77,9 @@ WEEK = [0, 1, 4, 5, 6, 7, 8, 11]
 )
 async def test_bars_of_another_length_are_refused(places: list[int], told: str, tmp_path: Path) -> None:
     name = file_of(tmp_path / "BTCUSDT.csv", rows([bar(place) for place in places]))
-    allowed = r"allowed: bars of 5m\. If these are bars of 5m with missing bars between them, use --timeframe 5m"
+    allowed = (
+        r"allowed: bars of 5m\. If these are bars of 5m with missing bars between them, use --timeframe 5m"
+    )
 
     with pytest.raises(OptionError, match=rf"{told}\. {allowed}"):
         await opened(name)
@@ -89,7 +91,7 @@ async def test_stream_is_refused_at_the_first_contradiction() -> None:
     given = [await anext(items), await anext(items)]
 
     assert [item for item in given if isinstance(item, Bar)] == [bar(0)]
-    with pytest.raises(OptionError, match="which looks like bars of 1d. Allowed: bars of 5m"):
+    with pytest.raises(OptionError, match=r"which looks like bars of 1d\. Allowed: bars of 5m"):
         await anext(items)
 
 
@@ -116,7 +118,7 @@ async def test_timeframe_option_names_the_length(tmp_path: Path) -> None:
 
     assert len(await all_of(CheckedFeed(feed, name, feed.steps))) == 5
     assert len(await all_of(checked(0, 12, 24, timeframe="5m"))) == 5
-    with pytest.raises(OptionError, match="--timeframe is 1h. Allowed: 5m, the only"):
+    with pytest.raises(OptionError, match=r"--timeframe is 1h\. Allowed: 5m, the only"):
         await open_feeds(await asyncio.to_thread(sources, [name]), "1h")
 
 
@@ -133,7 +135,9 @@ async def test_bars_of_a_minute_are_named(tmp_path: Path) -> None:
 async def test_a_source_without_a_bar_is_refused(content: bytes, tmp_path: Path) -> None:
     name = file_of(tmp_path / "BTCUSDT.csv", content)
 
-    with pytest.raises(OptionError, match=r"BTCUSDT\.csv, which holds no bar. Allowed: a source with at least one closed bar"):
+    with pytest.raises(
+        OptionError, match=r"BTCUSDT\.csv, which holds no bar. Allowed: a source with at least one closed bar"
+    ):
         await opened(name)
     with pytest.raises(OptionError, match="-, which holds no bar"):
         await all_of(checked())
