@@ -72,8 +72,16 @@ def span(node: ast.AST) -> int:
 
 
 def longer_than(limit: int, modules: Sequence[Module], *kinds: type[ast.AST]) -> list[str]:
-    """Return where a definition of these kinds is longer than `limit` lines."""
-    return [m.place(node) for m in modules for node in m.nodes(*kinds) if span(node) > limit]
+    """Return the places of definitions of these kinds that are longer than `limit` lines without docstrings."""
+    return [
+        m.place(node) for m in modules for node in m.nodes(*kinds) if span(node) - documented(node) > limit
+    ]
+
+
+def documented(definition: ast.AST) -> int:
+    """Return the number of lines of all docstrings in a definition."""
+    texts = (node for node in ast.walk(definition) if isinstance(node, ast.Expr))
+    return sum(span(text) for text in texts if isinstance(getattr(text.value, "value", None), str))
 
 
 def matches(pattern: str) -> list[str]:

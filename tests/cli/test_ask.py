@@ -269,7 +269,7 @@ def test_a_trace_or_a_frame_that_waits_for_nothing_is_an_unknown_id(
     ended = command("ask", *(word.replace("TRACE", trace) for word in words), "--store", log)
 
     assert ended.code == ExitCode.FOUND_WRONG
-    assert "Allowed: a trace that has one" in ended.err or "waiting are none" in ended.err
+    assert "has no recorded question" in ended.err or "Waiting frames: none" in ended.err
 
 
 def test_resume_with_an_ambiguous_id_lists_the_matches(tmp_path: Path, command: Command) -> None:

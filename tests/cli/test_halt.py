@@ -70,13 +70,13 @@ def test_what_is_halted_for_all_is_shown_to_each(command: Command) -> None:
     [
         (
             ("--agent", "a", "--model", "b"),
-            "--agent is given together with --model. Allowed: one of them; halts of several scopes hold together",
+            "--agent is given together with --model. Allowed: one of them. Halts of several scopes apply together",
         ),
-        (("--workflow", "trading"), "allowed: analysis, planning, execution, general, *"),
+        (("--workflow", "trading"), "Allowed: analysis, planning, execution, general, *"),
         (("--agent", "cmt-*"), "--agent is 'cmt-*'. Allowed: a whole name, or '*' for every agent"),
         (("--model", "claude-*"), "Allowed: a whole name, or '*' for every model, or PROVIDER/*"),
         (("--agent", ""), "it has no id. Allowed: an id, or '*' for every agent"),
-        (("--tenant", ""), "it is for no tenant. Allowed: "),
+        (("--tenant", ""), "it has no tenant. Allowed: "),
         (("--ledger", "localhost"), "Allowed: redis://HOST:PORT"),
     ],
 )
@@ -183,9 +183,9 @@ def test_a_name_in_the_policy_the_configuration_or_a_workers_report_is_known(
         return command("halt", *words).out.partition("reached")[2]
 
     assert "the name is in workers' reports" in known("--agent", "busy")
-    assert "known from the policy" in known("--agent", "bot-7")
-    assert "known from the policy" in known("--tenant", "fund")
-    assert "known from the configuration" in known("--tenant", "acme")
+    assert "the name is in the policy" in known("--agent", "bot-7")
+    assert "the name is in the policy" in known("--tenant", "fund")
+    assert "the name is in the configuration" in known("--tenant", "acme")
     assert command("halt", "--agent", "cmt-*").code == ExitCode.BAD_INPUT
 
 
@@ -234,4 +234,4 @@ def test_halt_of_a_known_name_goes_on_beside_a_broken_policy(
     (place / "policy.toml").write_text("[principals")
     monkeypatch.setenv("AGENTIC_POLICY_FILE", str(place / "policy.toml"))
 
-    assert "known from the log" in command("halt", "--agent", "cmt-analyst").out
+    assert "the name is in the log" in command("halt", "--agent", "cmt-analyst").out

@@ -452,7 +452,7 @@ def test_models_add_new_provider_speaks_the_openai_api(command: Command) -> None
     [
         ("", ("--price", "0,0"), "--context is left out"),
         ("", (), "--price is missing, and so is --context. Allowed: both"),
-        ("", (*OWN, "--provider", "Vllm"), "1 to 64 small letters"),
+        ("", (*OWN, "--provider", "Vllm"), "1 to 64 lowercase letters"),
         ("", (*OWN, "--base-url", "http://me:pw@host"), "without user and password"),
         ("[[", OWN, "agentic-trading.toml, which is not valid TOML"),
         ("providers = { openai = {} }", OWN, "where [providers.openai] cannot be continued at the end"),

@@ -182,8 +182,10 @@ def test_a_question_goes_on_where_it_began(
     in_a_process = command("ask", "--store", alone, "--resume", trace_in(alone), *on_the_bus)
 
     assert [without_it, over_it, in_a_process] == [ExitCode.BAD_INPUT, ExitCode.BAD_INPUT, ExitCode.DONE]
-    assert "--bus is left out, and the trace has calls on a bus. Allowed: the bus that it began on" in said
-    assert "--bus is given, and the calls of the trace were made in a process of its own" in said
+    assert (
+        "--bus is missing, but the trace has calls on a bus. Allowed: the bus where the trace began" in said
+    )
+    assert "--bus is given, but the trace began in a local process" in said
 
 
 @pytest.mark.parametrize("bus", ["redis"], indirect=True)

@@ -271,7 +271,7 @@ async def test_an_estimate_bounds_each_call_with_all_that_it_falls_back_on(tmp_p
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (('execution = "desk-b/small"', ""), "models.execution is left out"),
+        (('execution = "desk-b/small"', ""), "models.execution is not set"),
         (
             ("desk-b/small", "desk-c/small"),
             "models.execution is desk-c/small, whose provider is not configured",

@@ -274,7 +274,7 @@ async def test_again_is_a_new_envelope_that_the_old_one_caused_the_same_for_the_
     ("message", "topic", "problem"),
     [
         (Message("k", b"{broken", {}), LANE.name, "it contains no readable envelope .decode: "),
-        (event_message(event()), "llm.events", "it holds an event, which runs nothing"),
+        (event_message(event()), "llm.events", "it contains an event, which runs nothing"),
         (
             SIGNER.sign(envelope_message(ASKED)),
             LANE.name,

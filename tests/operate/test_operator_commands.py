@@ -177,7 +177,7 @@ def test_command_without_a_place_is_refused_if_no_process_runs(tmp_path: Path) -
     (tmp_path / "runs" / "ended" / LOG).touch()
     asyncio.run(FileStatusFeed(tmp_path / "runs" / "ended").publish(told("w-1", "default")))
 
-    with pytest.raises(OptionError, match=r"left out, and no session runs below runs; .* --store PATH"):
+    with pytest.raises(OptionError, match=r"left out, and no session runs below runs, .* --store PATH"):
         command_location_of(None, None)
 
 

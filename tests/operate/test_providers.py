@@ -95,7 +95,7 @@ def test_a_retired_model_is_refused_from_the_day_after() -> None:
 
     assert select_provider(old, TABLES, now=datetime(2026, 11, 30, 23, tzinfo=UTC)).model == old.model
     with pytest.raises(
-        OptionError, match=r"retired on 2026-11-30; .*. Allowed: claude-sonnet-5-5"
+        OptionError, match=r"retired on 2026-11-30 .*\. Allowed: claude-sonnet-5-5"
     ) as refused:
         select_provider(old, TABLES, now=datetime(2026, 12, 1, tzinfo=UTC))
     assert old.model not in refused.value.allowed

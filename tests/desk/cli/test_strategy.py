@@ -165,7 +165,7 @@ def test_a_second_search_in_a_folder_runs_no_code_for_what_is_remembered(command
         (["--data", "btcusdt-5m"], "--data is 'btcusdt-5m'. Allowed: sp500-sample"),
         (["--provider", "oracle", "--yes"], "--provider is 'oracle'. Allowed: rules, recorded, scripted"),
         (["--provider", "anthropic", "--yes"], "--record is left out. Allowed: --record with anthropic"),
-        (["--provider", "anthropic", "--record"], "this is no terminal, so the cost cannot be confirmed"),
+        (["--provider", "anthropic", "--record"], "the cost must be confirmed, but there is no terminal"),
         (
             ["--provider", "anthropic", "--record", "--model", "claude-none", "--yes"],
             "not in the table of models",

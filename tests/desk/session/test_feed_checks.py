@@ -78,7 +78,7 @@ WEEK = [0, 1, 4, 5, 6, 7, 8, 11]
 async def test_bars_of_another_length_are_refused(places: list[int], told: str, tmp_path: Path) -> None:
     name = file_of(tmp_path / "BTCUSDT.csv", rows([bar(place) for place in places]))
     allowed = (
-        r"allowed: bars of 5m\. If these are bars of 5m with missing bars between them, use --timeframe 5m"
+        r"Allowed: bars of 5m\. If these are bars of 5m with missing bars between them, use --timeframe 5m"
     )
 
     with pytest.raises(OptionError, match=rf"{told}\. {allowed}"):
