@@ -1,4 +1,4 @@
-"""Small packages that are installed into a folder: that of docs/own-package.md, and others with one module."""
+"""Small packages that are installed into a folder: that of docs/how-to/add-your-own-package.md, and others with one module."""
 
 import re
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "own-package.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "how-to" / "add-your-own-package.md"
 FILES: Final = dict(
     re.findall(r"^```\w+\n# (\S+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 )

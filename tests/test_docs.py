@@ -83,7 +83,7 @@ def test_makefile_targets_are_few_and_explained() -> None:
 
 
 def test_the_index_of_decisions_names_every_decision() -> None:
-    folder = ROOT / "docs" / "decisions"
+    folder = ROOT / "docs" / "explanation" / "decisions"
     listed = set(LINK.findall((folder / "README.md").read_text(encoding="utf-8")))
 
     assert {page.name for page in folder.glob("[0-9]*.md")} <= listed

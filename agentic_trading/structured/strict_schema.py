@@ -20,7 +20,7 @@ _ENFORCED = frozenset(
     {"type", "properties", "required", "items", "enum", "const", "anyOf", "allOf", "$ref", "$defs", "definitions",
      "description", "additionalProperties"}
 )  # fmt: skip
-# What a grammar engine enforces besides (LLGuidance, found by running: docs/decisions/0011-local-model.md).
+# What a grammar engine enforces besides (LLGuidance, found by running: docs/explanation/decisions/0011-local-model.md).
 _BOUNDS = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern",
      "minItems", "maxItems"}

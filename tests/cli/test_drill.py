@@ -16,7 +16,7 @@ from tests.cli.conftest import Command, Ended
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/operate/ledger-rebuild.md").read_text(encoding="utf-8")
-BUDGETS = (ROOT / "docs/budgets.md").read_text(encoding="utf-8")
+BUDGETS = (ROOT / "docs/explanation/budgets.md").read_text(encoding="utf-8")
 FIRST, *DRILL = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 LINES = [line for block in DRILL for line in block.splitlines()]
 
