@@ -20,7 +20,7 @@ Applications use `import agentic_trading as at`: every name below is loaded when
 
 from agentic_trading.lazy import lazy_names
 
-__version__ = "0.1.0"
+__version__ = "0.1.0a1"
 
 __all__ = [
     "Alternative",
