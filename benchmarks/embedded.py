@@ -2,7 +2,7 @@
 
 Run: python -m benchmarks.embedded [--quick] [--gateways] [--write]. Exits with 1 if an answer was wrong, or if a promise
 does not hold in this run. Goals are printed and not judged: every run missed them. The first run installs the SDKs; `--gateways` installs and shows others' gateways, which are
-not judged. `--write` puts the table of the steps into `docs/embedding.md`.
+not judged. `--write` puts the table of the steps into `docs/explanation/performance.md`.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from benchmarks.http_stub import VENDORS, serving
 from benchmarks.peers.contender import ROOT, Measured, versions
 
 OURS = "benchmarks.embedded_ours"
-PAGE = ROOT / "docs" / "embedding.md"
+PAGE = ROOT / "docs" / "explanation" / "performance.md"
 BEGIN, END = "<!-- steps of a call: benchmarks/embedded.py --write -->", "<!-- end of the steps -->"
 AT_ONCE = (1, 16)
 SDKS = [f"{vendor}_sdk" for vendor in VENDORS]

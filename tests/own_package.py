@@ -1,17 +1,16 @@
-"""Small packages that are installed into a folder: that of docs/own-package.md, and others with one module."""
+"""Small packages that are installed into a folder: that of docs/how-to/add-your-own-package.md, and others with one module."""
 
-import re
 import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "own-package.md"
-FILES: Final = dict(
-    re.findall(r"^```\w+\n# (\S+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-)
-"""The files on the page, by the name in their first line."""
+from tests.pages import blocks_of
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "how-to" / "add-your-own-package.md"
+FILES: Final = {block.file: block.text for block in blocks_of(PAGE) if block.file}
+"""The files on the page, by name."""
 
 ACME: Final = tomllib.loads(FILES["pyproject.toml"])["project"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.house import RETIRED, Module, identifiers, names_twice, package, words
 
-PAGE = (Path(__file__).parents[1] / "docs" / "glossary.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
 TERMS, _, PLAIN = PAGE.partition("## Plain nouns in names of modules")
 ROWS = [line.split("|")[1] for line in TERMS.splitlines() if line.startswith("| ")]
 NAMES = sorted({name for cell in ROWS for name in re.findall(r"`([A-Z][\w.]+)`", cell)})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_examples import BLOCKS
+from tests.pages import BLOCKS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "agentic_trading"
@@ -30,10 +30,11 @@ def ran(code: str) -> tuple[str, str]:
 
 
 def test_gateway_unconfigured_prints_nothing() -> None:
-    out, err = ran(BLOCKS["embedding.md-1"])
+    first = next(block for block in BLOCKS if block.language == "python")
+    out, err = ran(first.text)
 
     assert err == ""
-    assert len(out.splitlines()) == 4  # the example's own
+    assert len(out.splitlines()) == 1  # the example's own
     assert "answer_" not in out
 
 

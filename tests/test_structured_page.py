@@ -1,4 +1,4 @@
-"""What the tables of docs/structured.md say of texts is what becomes of them."""
+"""What the tables of docs/explanation/answers.md say of texts is what becomes of them."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from agentic_trading.structured.outcome import may_be_asked_again
 from agentic_trading.structured.render import render_schema
 from tests.build import response
 
-PAGE = (Path(__file__).parents[1] / "docs" / "structured.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "explanation" / "answers.md").read_text(encoding="utf-8")
 
 
 def table(header: str) -> list[list[str]]:

@@ -21,7 +21,7 @@ from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore, Record
 
 # Claims know a call for 24 hours after its end, and the message may wait for some of them. Later, a worker without the
-# call in its own log would run it again, and the answer would be paid for twice (docs/decisions/0043).
+# call in its own log would run it again, and the answer would be paid for twice (docs/explanation/decisions/0043).
 PUBLISHED_AGAIN_WITHIN: Final = timedelta(hours=20)
 """How long after its first request a call may be published again."""
 

@@ -32,7 +32,7 @@ _SUB_TASK: Final = _DECLARED["sub_tasks"]["items"]
 _QUERY: Final = {**_SUB_TASK["properties"]["query"], "maxLength": 500}
 
 # Each text and list has a limit, because a small model under a grammar would otherwise fill its output cap with one of
-# them. Its answer would be truncated (docs/decisions/0048).
+# them. Its answer would be truncated (docs/explanation/decisions/0048).
 ASK_SCHEMA: Final[Mapping[str, Any]] = {
     **ANSWER_SCHEMA,
     "$id": "asked_response.v1",

@@ -24,7 +24,7 @@ _KEY_CHARS = 80
 _SHORT_NUMBER = 16  # 15 digits and the point: more digits would not be exact in every double
 _SHORT_INTEGER = 18  # below 2^63
 _LARGEST_EXPONENT = 308  # a larger or smaller number would not fit into a double
-# An allow-list, because a list of all other reasons would never be complete (docs/decisions/0065).
+# An allow-list, because a list of all other reasons would never be complete (docs/explanation/decisions/0065).
 _COMPLETE = frozenset({
     "stop", "tool_calls", "function_call",  # OpenAI
     "end_turn", "stop_sequence", "tool_use",  # Anthropic

@@ -20,7 +20,7 @@ _ENFORCED = frozenset(
     {"type", "properties", "required", "items", "enum", "const", "anyOf", "allOf", "$ref", "$defs", "definitions",
      "description", "additionalProperties"}
 )  # fmt: skip
-# The further keywords of a grammar engine (LLGuidance, found by running it: docs/decisions/0011-local-model.md).
+# The further keywords of a grammar engine (LLGuidance, found by running it: docs/explanation/decisions/0011-local-model.md).
 _BOUNDS = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern",
      "minItems", "maxItems"}

@@ -5,7 +5,7 @@ import sys
 from benchmarks.first_call import ANSWERS, PRICE, lines_of, outcome
 from benchmarks.house import ROOT
 
-TABLE = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
+TABLE = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
 TASKS = ("ours_task", "instructor_task", "pydantic_ai_task")
 
 

@@ -16,7 +16,6 @@ from tests.cli.conftest import Command, Ended
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/operate/ledger-rebuild.md").read_text(encoding="utf-8")
-BUDGETS = (ROOT / "docs/budgets.md").read_text(encoding="utf-8")
 FIRST, *DRILL = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 LINES = [line for block in DRILL for line in block.splitlines()]
 
@@ -24,7 +23,7 @@ LINES = [line for block in DRILL for line in block.splitlines()]
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[redis_server.RealServer]:
     """Give the server of the drill and the prices of a rehearsal, as the first block of the page has them."""
-    prices = re.search(r"<<'END'\n(.*?)\nEND", BUDGETS, re.DOTALL)
+    prices = re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)
     assert prices
     (tmp_path / "rehearsal.json").write_text(prices[1], encoding="utf-8")
     (tmp_path / "drill").mkdir()
@@ -36,7 +35,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[redis_se
 
 def done(line: str, command: Command, server: redis_server.RealServer) -> Ended:
     """Do what a line of the page says; what it prints goes where it says."""
-    words = shlex.split(line, comments=True)
+    words = shlex.split(line.partition(" || ")[0], comments=True)
     if words[0] == "redis-cli":
         assert words[1:] == ["-u", "$AGENTIC_LEDGER_URL", "FLUSHALL"]
         with redis.Redis.from_url(server.url) as client:

@@ -19,7 +19,7 @@ from tests.cli.conftest import Command
 from tests.whole_program import whole_program
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+DOCUMENT = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 HEAVY = {"aiokafka", "anthropic", "numpy", "orjson", "pydantic", "redis", "rich", "structlog"}
 MODULES_OF_HELP = 300
 """With 265 it takes 0.25 s of CPU. Modules are counted, because a time depends on the load of the machine."""

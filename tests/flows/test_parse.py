@@ -12,7 +12,7 @@ import jsonschema_rs
 import pytest
 
 DATA = Path(__file__).parents[1] / "data"
-DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 PROGRAM = Path(sys.executable).parent / "agentic-trading"
 RECORDS = [json.loads(line) for line in (DATA / "real_outputs.jsonl").read_bytes().splitlines()]
 VALIDATORS = {

@@ -19,7 +19,7 @@ from agentic_trading.llm.limits import LLMBudget, RetryPolicy
 from tests.build import envelope
 from tests.governance.asking import ask
 
-PAGE = Path(__file__).parents[2] / "docs" / "policy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "policy.md"
 EXAMPLE = PAGE.read_text(encoding="utf-8").partition("```toml\n")[2].partition("```")[0]
 SHORTEST = '[principals.desk-a]\ntenants = ["acme"]\nmodels = ["anthropic/*"]\n'
 RATE = '[[rates]]\nprovider = "anthropic"\nmodel = "m"\nconcurrent = 8\n'

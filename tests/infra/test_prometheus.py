@@ -1,4 +1,4 @@
-"""Prometheus reads the workers of the compose file, and every alarm speaks of figures that a worker has and has its page."""
+"""Prometheus scrapes the workers of the compose file. Alerts and the page of metrics name the metrics that a worker has."""
 
 import asyncio
 import re
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
@@ -25,13 +26,14 @@ ALARMS: list[dict[str, Any]] = [
     for rule in group["rules"]
 ]
 OPERATE = ROOT / "docs/operate"
+METRICS = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
 
 every_alarm = pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: alarm["alert"])
 
 
 @pytest.fixture(scope="module")
-def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[tuple[str, str]]]:
-    """Return the names of a worker's figures with the labels that they come with, from one that serves in memory."""
+def families(tmp_path_factory: pytest.TempPathFactory) -> list[Metric]:
+    """Return the metrics of a worker that serves in memory, with an outbox, a log and signing keys."""
     keys = tmp_path_factory.mktemp("keys")
     (keys / "desk-a").mkdir()
     (keys / "desk-a" / "1").write_bytes(b"k" * 32)
@@ -48,8 +50,13 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[tuple[str
         async with Platform(config, Ports(broker=MemoryBroker())) as platform:
             return await WorkerProcess(config, 1.0, "serving", _platform=platform).metrics()
 
-    text = asyncio.run(asked()).decode()
-    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return list(text_string_to_metric_families(asyncio.run(asked()).decode()))
+
+
+@pytest.fixture(scope="module")
+def figures(families: list[Metric]) -> dict[str, set[tuple[str, str]]]:
+    """Return the labels of each metric, with their values."""
+    samples = [sample for family in families for sample in family.samples]
     return {
         name: {label for sample in samples if sample.name == name for label in sample.labels.items()}
         for name in {sample.name for sample in samples}
@@ -75,14 +82,36 @@ def test_an_alarm_speaks_of_figures_that_a_worker_has(
         assert set(labels) <= known | figures.get(name, set())
 
 
-def test_every_figure_is_explained(figures: dict[str, set[tuple[str, str]]]) -> None:
-    page = (OPERATE / "README.md").read_text(encoding="utf-8")
-    labels = {name for each in figures.values() for name, _ in each}
+def rows_under(heading: str) -> list[list[str]]:
+    """Return the rows of the table under a heading of the page of metrics, as texts without backticks."""
+    section = METRICS.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
+    return [[cell.strip().replace("`", "") for cell in row] for row in rows]
 
-    assert set(re.findall(r"`(agentic_\w+)", page)) == figures.keys()
-    assert {
-        name for named in re.findall(r"`agentic_\w+\{([\w,]+)\}`", page) for name in named.split(",")
-    } == labels
+
+def test_metrics_page_lists_every_metric_with_type_and_labels(families: list[Metric]) -> None:
+    documented = {
+        (name, kind, frozenset(filter(None, labels.split(", "))))
+        for name, kind, labels, *_ in rows_under("Metrics")
+    }
+
+    assert documented == {
+        (sample.name, family.type, frozenset(sample.labels))
+        for family in families
+        for sample in family.samples
+    }
+    assert all(all(row[:2]) and all(row[3:]) for row in rows_under("Metrics"))
+
+
+def test_metrics_page_lists_every_label_value(figures: dict[str, set[tuple[str, str]]]) -> None:
+    documented = {(label, value) for label, value, *_ in rows_under("Label values")}
+
+    assert documented == {
+        (label, value)
+        for labels in figures.values()
+        for label, value in labels
+        if label not in {"group", "topic"}
+    }
 
 
 @every_alarm
@@ -107,7 +136,7 @@ def test_a_command_of_a_page_is_one_of_the_program(page: Path) -> None:
     commands += re.findall(r"`(agentic-trading [^`\n]*)`", text)
 
     for command in commands:
-        words = shlex.split(command.partition(" > ")[0], comments=True)[1:]
+        words = shlex.split(re.split(r" > | \|\| ", command)[0], comments=True)[1:]
         if words[-1] != "run":  # the name of a command, without what it needs
             options_of(words)
 

@@ -14,7 +14,7 @@ from agentic_trading.platform import (
     load_config,
 )
 
-PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
 
 
 def block(language: str) -> str:

@@ -293,7 +293,7 @@ async def test_no_call_runs_before_the_limits_are_read_again_after_a_rebuild(des
 
 
 async def test_command_that_no_worker_has_read_is_lost_with_its_server(desk: Desk) -> None:
-    """The condition in `docs/budgets.md`: such a command is on the server alone."""
+    """The condition in `docs/explanation/budgets.md`: such a command is on the server alone."""
     await desk.command(at_most(HIGH))
     await desk.start("a")
     await desk.ask(1)

@@ -198,7 +198,7 @@ def test_checksum_of_a_configuration_changes_only_with_named_packages() -> None:
     assert PlatformConfig(weights_folder=Path("weights"), rules=NAMED).config_sha256 != without
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/workers.md", "docs/cli.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/run-workers.md", "docs/reference/cli.md"])
 def test_worker_commands_of_a_page_load_the_desk(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     commands = [line for line in text.splitlines() if re.search(r"^\S*agentic-trading worker --", line)]

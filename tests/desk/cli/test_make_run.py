@@ -29,7 +29,9 @@ def test_every_kind_of_fault_hits_in_the_first_run(command: Command) -> None:
 
 
 def test_fill_id_of_the_cli_page_is_found(session: Path, command: Command) -> None:
-    assert command("trace", "why", shown_id("docs/cli.md", "runs/first"), "--store", session).code == 0
+    assert (
+        command("trace", "why", shown_id("docs/reference/cli.md", "runs/first"), "--store", session).code == 0
+    )
 
 
 def shown_id(page: str, store: str) -> str:

@@ -118,7 +118,7 @@ def test_binary_data_is_named_in_one_line(raw: bytes, value: str) -> None:
 
 
 def test_page_lists_every_column() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "bars.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "bars.md").read_text(encoding="utf-8")
 
     listed = set(re.findall(r"`(\w+)`", page.partition("## Columns")[2].partition("\n## ")[0]))
 

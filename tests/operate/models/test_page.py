@@ -10,7 +10,7 @@ from agentic_trading.llm.models import Capability
 from agentic_trading.operate.models.catalogue import check_tables
 from tests.operate.models.tables import catalogue
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "reference"
 PAGE = (DOCS / "models.md").read_text(encoding="utf-8")
 
 
