@@ -208,7 +208,7 @@ def test_every_contract_is_kept() -> None:
 
 
 @pytest.mark.parametrize("name", BREACHES)
-def test_a_planted_breach_is_caught(name: str, report: str) -> None:
+def test_planted_breach_is_caught(name: str, report: str) -> None:
     breach = BREACHES[name]
     said = report.split("Broken contracts", 1)[-1]
 
@@ -216,7 +216,7 @@ def test_a_planted_breach_is_caught(name: str, report: str) -> None:
     assert breach.says in said, said
 
 
-def test_every_contract_has_a_breach_that_proves_it(report: str) -> None:
+def test_every_contract_has_a_planted_breach(report: str) -> None:
     assert " 0 kept, " in report, report
 
 
@@ -232,11 +232,11 @@ def desk_modules_named_in(package: Path) -> list[str]:
     ]
 
 
-def test_gateway_imports_no_module_of_the_desk_by_a_string() -> None:
+def test_gateway_names_no_desk_module_in_strings() -> None:
     assert desk_modules_named_in(ROOT / "agentic_trading") == []
 
 
-def test_import_of_the_desk_by_a_string_is_found(tmp_path: Path) -> None:
+def test_desk_import_by_string_is_found(tmp_path: Path) -> None:
     (tmp_path / "cli").mkdir()
     late = "from importlib import import_module\nimport_module('agentic_trading.desk.session')\n"
     (tmp_path / "cli" / "x_late.py").write_text(late, encoding="utf-8")

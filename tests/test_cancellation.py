@@ -42,7 +42,7 @@ async def three_turns(done: list[str]) -> str:
 
 @pytest.mark.parametrize("times", [1, 2, 3])
 @pytest.mark.parametrize("steps", STEPS)
-async def test_work_is_done_whenever_its_caller_is_cancelled(steps: int, times: int) -> None:
+async def test_work_completes_whenever_caller_is_cancelled(steps: int, times: int) -> None:
     done: list[str] = []
 
     async def caller() -> str:
@@ -55,7 +55,7 @@ async def test_work_is_done_whenever_its_caller_is_cancelled(steps: int, times: 
     assert nothing_left()
 
 
-async def test_work_is_done_though_its_caller_is_cancelled_twice_and_then_it_is_cancelled() -> None:
+async def test_repeated_cancellation_waits_for_work() -> None:
     release, done = asyncio.Event(), []
 
     async def work() -> str:
@@ -79,7 +79,7 @@ async def test_work_is_done_though_its_caller_is_cancelled_twice_and_then_it_is_
     assert nothing_left()
 
 
-async def test_what_work_raises_reaches_the_caller() -> None:
+async def test_work_error_reaches_the_caller() -> None:
     async def work() -> None:
         raise KeyError("k")
 
@@ -87,7 +87,7 @@ async def test_what_work_raises_reaches_the_caller() -> None:
         await run_shielded(work())
 
 
-async def test_what_work_raises_reaches_a_cancelled_caller_which_is_cancelled_at_its_next_wait() -> None:
+async def test_work_error_reaches_cancelled_caller_first() -> None:
     seen: list[str] = []
 
     async def work() -> None:
@@ -108,7 +108,7 @@ async def test_what_work_raises_reaches_a_cancelled_caller_which_is_cancelled_at
     assert seen == ["error"]
 
 
-async def test_a_time_limit_around_work_ends_with_it_and_concerns_nothing_after_it() -> None:
+async def test_timeout_around_work_ends_with_work() -> None:
     release = asyncio.Event()
 
     async def work() -> None:
@@ -125,7 +125,7 @@ async def test_a_time_limit_around_work_ends_with_it_and_concerns_nothing_after_
     await asyncio.sleep(0)
 
 
-async def test_work_without_an_end_is_given_up() -> None:
+async def test_endless_work_is_given_up() -> None:
     async def work() -> None:
         await asyncio.Event().wait()
 
@@ -137,9 +137,7 @@ async def test_work_without_an_end_is_given_up() -> None:
 
 @pytest.mark.parametrize("cancelled", ["first", "second"])
 @pytest.mark.parametrize("steps", STEPS)
-async def test_whichever_caller_of_shared_tasks_is_cancelled_the_other_and_the_task_go_on(
-    cancelled: str, steps: int
-) -> None:
+async def test_cancelled_caller_leaves_shared_task_running(cancelled: str, steps: int) -> None:
     tasks = OwnedTasks()
     done: list[str] = []
     answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -166,7 +164,7 @@ async def test_whichever_caller_of_shared_tasks_is_cancelled_the_other_and_the_t
     assert nothing_left()
 
 
-async def test_a_task_that_fails_cancels_no_caller_and_no_other_task_and_is_reported_at_the_end() -> None:
+async def test_failing_task_is_reported_on_close() -> None:
     tasks = OwnedTasks()
     done: list[str] = []
 
@@ -190,7 +188,7 @@ async def test_a_task_that_fails_cancels_no_caller_and_no_other_task_and_is_repo
     await tasks.aclose()
 
 
-async def test_who_is_cancelled_while_tasks_are_awaited_ends_them() -> None:
+async def test_cancelled_close_ends_the_tasks() -> None:
     tasks, ended = OwnedTasks(), []
 
     async def endless() -> None:
@@ -209,7 +207,7 @@ async def test_who_is_cancelled_while_tasks_are_awaited_ends_them() -> None:
     assert nothing_left()
 
 
-async def test_a_wait_may_be_ended_twice() -> None:
+async def test_wait_may_be_ended_twice() -> None:
     may_end = asyncio.Event()
 
     async def slow_to_end() -> None:

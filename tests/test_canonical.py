@@ -98,12 +98,12 @@ def one_by_one(value: Any) -> str:
 
 
 @given(rfc_values)
-def test_it_equals_rfc_8785_within_the_stated_limits(value: Any) -> None:
+def test_canonical_bytes_match_rfc_8785(value: Any) -> None:
     assert canonical_bytes(value) == rfc8785.dumps(value)
 
 
 @given(st.lists(rfc_values, max_size=4), st.lists(looks_alike, min_size=1))
-def test_text_that_looks_like_a_number_is_left_alone(values: list[Any], texts: list[str]) -> None:
+def test_number_like_text_is_unchanged(values: list[Any], texts: list[str]) -> None:
     value = {"a text of more than thirty-two characters": texts, "values": values}
 
     assert canonical_bytes(value) == rfc8785.dumps(value)
@@ -111,7 +111,7 @@ def test_text_that_looks_like_a_number_is_left_alone(values: list[Any], texts: l
 
 
 @given(values_with_look_alikes)
-def test_texts_and_keys_that_look_like_numbers_change_neither_the_spelling_nor_the_reading(
+def test_number_like_text_does_not_change_serialization(
     value: Any,
 ) -> None:
     spelled, read = canonical_bytes_and_value(value)
@@ -121,7 +121,7 @@ def test_texts_and_keys_that_look_like_numbers_change_neither_the_spelling_nor_t
 
 
 @given(any_finite)
-def test_any_float_is_spelled_as_ecmascript_does(number: float) -> None:
+def test_floats_are_serialized_like_ecmascript(number: float) -> None:
     for surroundings in ({}, {"a text": "that is no number, and as long as a line"}):
         value: Any = {"x": number, **surroundings}
 
@@ -130,7 +130,7 @@ def test_any_float_is_spelled_as_ecmascript_does(number: float) -> None:
 
 @pytest.mark.parametrize("number", [1e-7, -1e-7, 2e22, -2e22, 1.5e-9, -1.5e-9, 1.25e300, -1.25e300])
 @pytest.mark.parametrize("beside", ["82536aa523e4b", "default:3e1f,12e5", "claude-4.1e7", "", "[-3e5"])
-def test_a_number_with_an_exponent_is_found_wherever_it_stands(number: float, beside: str) -> None:
+def test_exponents_are_serialized_in_any_position(number: float, beside: str) -> None:
     for value in (
         [number, beside],
         [beside, number],
@@ -141,32 +141,32 @@ def test_a_number_with_an_exponent_is_found_wherever_it_stands(number: float, be
 
 
 @given(any_finite)
-def test_a_spelled_float_reads_back_as_the_same_number(number: float) -> None:
+def test_float_text_round_trips(number: float) -> None:
     assert float(ecmascript_number(number)) == number
 
 
 @given(st.dictionaries(text, rfc_values, max_size=5))
-def test_what_is_read_back_is_spelled_the_same(value: dict[str, Any]) -> None:
+def test_canonical_bytes_round_trip(value: dict[str, Any]) -> None:
     spelled = canonical_bytes(value)
 
     assert canonical_bytes(orjson.loads(spelled)) == spelled
 
 
 @given(st.dictionaries(text, rfc_values, min_size=2, max_size=5))
-def test_the_order_of_keys_does_not_matter(value: dict[str, Any]) -> None:
+def test_key_order_does_not_matter(value: dict[str, Any]) -> None:
     turned = dict(reversed(value.items()))
 
     assert canonical_bytes(turned) == canonical_bytes(value)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, Decimal("NaN"), Decimal("Infinity")])
-def test_a_number_that_json_does_not_have_is_refused_with_its_path(number: Any) -> None:
+def test_non_json_number_is_refused_with_path(number: Any) -> None:
     with pytest.raises(CanonicalError, match=r"\$\.bars\[1\]\.close"):
         canonical_bytes({"bars": [{"close": 1.5}, {"close": number}]})
 
 
 @pytest.mark.parametrize("key", [1, None, 1.5, (1, 2), b"x", True])
-def test_a_key_that_is_not_a_string_is_refused_with_its_path(key: Any) -> None:
+def test_non_string_key_is_refused_with_path(key: Any) -> None:
     with pytest.raises(CanonicalError, match=r"\$\.levels: the key"):
         canonical_bytes({"levels": {key: 1}})
 
@@ -174,27 +174,27 @@ def test_a_key_that_is_not_a_string_is_refused_with_its_path(key: Any) -> None:
 @pytest.mark.parametrize(
     "value", [{1, 2}, b"bytes", object(), 1j, datetime(2026, 1, 2, tzinfo=UTC).replace(tzinfo=None)]
 )
-def test_a_type_without_a_spelling_is_refused_and_the_allowed_ones_are_named(value: Any) -> None:
+def test_unsupported_type_error_lists_allowed_types(value: Any) -> None:
     with pytest.raises(CanonicalError, match=r"\$\.x: .*allowed are str, int, finite float"):
         canonical_bytes({"x": value})
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
-def test_a_lone_surrogate_is_refused(text: str) -> None:
+def test_lone_surrogate_is_refused(text: str) -> None:
     with pytest.raises(CanonicalError, match="lone surrogate"):
         canonical_bytes({"x": [text]})
     with pytest.raises(CanonicalError, match="lone surrogate"):
         canonical_bytes({text: 1})
 
 
-def test_an_integer_that_no_reader_keeps_is_refused() -> None:
+def test_overlong_integer_is_refused() -> None:
     assert canonical_bytes([10**20]) == b"[100000000000000000000]"
 
     with pytest.raises(CanonicalError, match="21 digits"):
         canonical_bytes([10**21])
 
 
-def test_nesting_has_an_end() -> None:
+def test_excessive_nesting_is_refused() -> None:
     deep: Any = 1
     for _ in range(2000):
         deep = [deep]
@@ -217,18 +217,18 @@ def test_nesting_has_an_end() -> None:
         ((1, "null"), b'[1,"null"]'),
     ],
 )
-def test_each_kind_of_value_has_its_one_spelling(value: Any, spelled: bytes) -> None:
+def test_each_value_has_a_canonical_form(value: Any, spelled: bytes) -> None:
     assert canonical_bytes(value) == spelled
 
 
-def test_an_enum_is_spelled_by_its_value_as_a_key_too() -> None:
+def test_enum_is_serialized_by_value() -> None:
     class Layer(StrEnum):
         TREND = "trend"
 
     assert canonical_bytes({Layer.TREND: Layer.TREND}) == b'{"trend":"trend"}'
 
 
-def test_plain_gives_what_the_wire_gives() -> None:
+def test_to_json_value_matches_the_wire() -> None:
     value = {"price": Decimal("42500.10"), "pair": ("BTC", "USDT"), "at": datetime(2026, 1, 2, tzinfo=UTC)}
 
     assert to_json_value(value) == {
@@ -239,7 +239,7 @@ def test_plain_gives_what_the_wire_gives() -> None:
 
 
 @given(st.dictionaries(text, exact_values, max_size=5))
-def test_exact_spelling_keeps_every_digit(value: dict[str, Any]) -> None:
+def test_exact_bytes_keep_every_digit(value: dict[str, Any]) -> None:
     back = exact_value(exact_bytes(value))
 
     assert back == value
@@ -247,13 +247,13 @@ def test_exact_spelling_keeps_every_digit(value: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("value", [{"x": 1.5j}, {"x": [Decimal("NaN")]}, {"x": {1: 2}}, {"x": "\ud800"}])
-def test_exact_spelling_refuses_what_is_not_decoded_json(value: Any) -> None:
+def test_exact_bytes_refuse_non_json_values(value: Any) -> None:
     with pytest.raises(CanonicalError, match=r"\$\.x"):
         exact_bytes(value)
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf])
-def test_no_number_hides_behind_a_null(odd: float) -> None:
+def test_non_finite_number_after_null_is_refused(odd: float) -> None:
     value = {
         "position": None,
         "candles": [{"close": 42_500.0}, {"close": odd}],
@@ -265,7 +265,7 @@ def test_no_number_hides_behind_a_null(odd: float) -> None:
         canonical_bytes(value)
 
 
-def test_both_passes_of_a_repeated_hour_are_spelled() -> None:
+def test_repeated_hour_has_distinct_utc_times() -> None:
     first = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
 
     assert [utc_text(first), utc_text(first.replace(fold=1))] == [
@@ -274,5 +274,5 @@ def test_both_passes_of_a_repeated_hour_are_spelled() -> None:
     ]
 
 
-def test_times_are_spelled_in_utc() -> None:
+def test_utc_text_converts_to_utc() -> None:
     assert utc_text(datetime(2026, 7, 1, 12, tzinfo=timezone(timedelta(hours=-4)))) == "2026-07-01T16:00:00Z"

@@ -13,7 +13,7 @@ from agentic_trading.ids import derived_id, fraction, random_id, seeded_ids
 START = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-async def test_a_simulated_clock_moves_only_by_advance_to() -> None:
+async def test_sim_clock_moves_only_by_advance() -> None:
     clock = SimClock(START)
 
     await clock.sleep(3600)
@@ -25,14 +25,14 @@ async def test_a_simulated_clock_moves_only_by_advance_to() -> None:
     assert clock.monotonic() <= clock.monotonic()
 
 
-def test_a_simulated_clock_cannot_go_back() -> None:
+def test_sim_clock_cannot_go_back() -> None:
     clock = SimClock(START)
 
     with pytest.raises(ValueError, match="cannot go back"):
         clock.advance_to(START - timedelta(microseconds=1))
 
 
-def test_clocks_tell_utc() -> None:
+def test_clocks_return_utc() -> None:
     clock = SimClock(datetime(2026, 1, 2, 5, tzinfo=timezone(timedelta(hours=5))))
 
     assert clock.now() == START
@@ -40,7 +40,7 @@ def test_clocks_tell_utc() -> None:
     assert SystemClock().now().tzinfo is UTC
 
 
-async def test_the_system_clock_waits_and_yields() -> None:
+async def test_system_clock_waits_and_yields() -> None:
     clock = SystemClock()
     before = clock.monotonic()
 
@@ -50,7 +50,7 @@ async def test_the_system_clock_waits_and_yields() -> None:
     assert clock.monotonic() - before >= 0.001
 
 
-async def test_a_paced_clock_stands_still_while_it_waits() -> None:
+async def test_paced_clock_is_constant_while_waiting() -> None:
     clock = PacedClock(START)
     before = clock.monotonic()
 
@@ -61,19 +61,19 @@ async def test_a_paced_clock_stands_still_while_it_waits() -> None:
     assert clock.now() == START
 
 
-def test_random_ids_differ_and_derived_ids_do_not() -> None:
+def test_random_ids_differ_derived_ids_repeat() -> None:
     assert random_id() != random_id()
     assert derived_id("a", 1) == derived_id("a", 1) != derived_id("a1")
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])) | st.integers(), min_size=1))
-def test_a_derived_id_is_the_uuid_5_of_its_parts(parts: list[str | int]) -> None:
+def test_derived_id_is_uuid5_of_parts(parts: list[str | int]) -> None:
     expected = uuid5(UUID("6f1d3c1e-6a1c-5c0e-9d0f-8f5b6f3f8a11"), "\x1f".join(map(str, parts)))
 
     assert derived_id(*parts) == str(expected)
 
 
-def test_seeded_ids_repeat_themselves_and_never_within_a_run() -> None:
+def test_seeded_ids_repeat_and_are_unique() -> None:
     first, second = seeded_ids("s"), seeded_ids("s")
     ids = [first() for _ in range(100)]
 
@@ -82,7 +82,7 @@ def test_seeded_ids_repeat_themselves_and_never_within_a_run() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.integers())
-def test_a_fraction_repeats_itself_and_stays_in_range(part: str, number: int) -> None:
+def test_fraction_repeats_and_stays_in_range(part: str, number: int) -> None:
     assert 0.0 <= fraction(part, number) < 1.0
     assert fraction(part, number) == fraction(part, number)
 

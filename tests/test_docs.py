@@ -45,14 +45,14 @@ def make_targets() -> set[str]:
 
 
 @every_page
-def test_a_link_leads_to_a_file_that_exists(page: Path) -> None:
+def test_link_targets_exist(page: Path) -> None:
     links = LINK.findall(page.read_text(encoding="utf-8"))
 
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 @every_page
-def test_a_module_in_code_is_there(page: Path) -> None:
+def test_modules_named_in_code_exist(page: Path) -> None:
     named = {name for span in SPAN.findall(page.read_text(encoding="utf-8")) for name in MODULE.findall(span)}
     named -= {block.file for block in blocks_of(page)}
 
@@ -60,7 +60,7 @@ def test_a_module_in_code_is_there(page: Path) -> None:
 
 
 @every_page
-def test_a_test_that_proves_a_promise_is_there(page: Path) -> None:
+def test_tests_named_on_pages_exist(page: Path) -> None:
     named = re.findall(r"`([\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8"))
 
     assert [
@@ -69,7 +69,7 @@ def test_a_test_that_proves_a_promise_is_there(page: Path) -> None:
 
 
 @every_page
-def test_a_make_command_in_code_is_a_target(page: Path) -> None:
+def test_make_commands_in_code_are_targets(page: Path) -> None:
     code = "\n".join(CODE.findall(page.read_text(encoding="utf-8")))
 
     assert set(MAKE.findall(code)) - make_targets() == set()
@@ -84,7 +84,7 @@ def test_makefile_targets_are_few_and_explained() -> None:
     assert len(make_targets()) <= 12
 
 
-def test_the_index_of_decisions_names_every_decision() -> None:
+def test_decision_index_names_every_decision() -> None:
     folder = ROOT / "docs" / "explanation" / "decisions"
     listed = set(LINK.findall((folder / "README.md").read_text(encoding="utf-8")))
 
@@ -94,7 +94,7 @@ def test_the_index_of_decisions_names_every_decision() -> None:
 @pytest.mark.parametrize(
     "file", ["constraints.txt", *(f"benchmarks/peers/{peer}/constraints.txt" for peer in PEERS)]
 )
-def test_the_pinned_versions_name_no_host(file: str) -> None:
+def test_pinned_versions_name_no_host(file: str) -> None:
     pins = (ROOT / file).read_text(encoding="utf-8").splitlines()
 
     assert pins

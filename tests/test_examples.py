@@ -27,7 +27,7 @@ SCRIPTS = {
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_numbered_example_prints_what_its_lesson_shows(
+def test_numbered_example_prints_expected_output(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
@@ -47,7 +47,7 @@ def test_a_numbered_example_prints_what_its_lesson_shows(
     assert "Traceback" not in run.stderr
 
 
-def test_each_numbered_example_is_short_and_run() -> None:
+def test_numbered_examples_are_short_and_run() -> None:
     scripts = {script.stem: script for script in (ROOT / "examples").glob("0*.py")}
 
     assert set(scripts) == set(SCRIPTS)
@@ -56,7 +56,7 @@ def test_each_numbered_example_is_short_and_run() -> None:
     ] == []
 
 
-async def test_the_bot_obeys_a_halt_over_a_restart_and_spends_its_budget_once(tmp_path: Path) -> None:
+async def test_bot_obeys_halt_and_budget_across_restart(tmp_path: Path) -> None:
     report = await trade(tmp_path)
 
     halted, spent = f"{STAND_ASIDE}: halted", f"{STAND_ASIDE}: budget_exhausted"
@@ -69,9 +69,7 @@ async def test_the_bot_obeys_a_halt_over_a_restart_and_spends_its_budget_once(tm
 
 
 @pytest.mark.timeout(90)  # it starts the program seven times
-def test_tour_finds_the_changed_byte_and_rejects_the_truncated_order(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_tour_finds_tampering_and_rejects_truncation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
 
     tour = subprocess.run(

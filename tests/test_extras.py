@@ -34,7 +34,7 @@ PROGRAMS = {"agentic_trading.cli.__main__", "agentic_trading.desk.planning.sandb
 """Modules that are programs; the sandbox starts its child only with numpy."""
 
 
-def test_extras_are_those_of_the_project_file() -> None:
+def test_extras_match_the_project_file() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
     extras = project["optional-dependencies"]
@@ -44,7 +44,7 @@ def test_extras_are_those_of_the_project_file() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_import_without_extras_fails_only_with_their_names() -> None:
+def test_import_without_extras_names_the_extra() -> None:
     names = [module.dotted for module in package() if module.dotted not in PROGRAMS]
 
     ended = subprocess.run(
@@ -62,7 +62,7 @@ def test_import_without_extras_fails_only_with_their_names() -> None:
     assert any(line.endswith(str(MissingExtraError("numpy"))) for line in failed)
 
 
-def test_installed_package_is_accepted_without_its_import() -> None:
+def test_installed_extra_is_accepted_without_import() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", REQUIRE_ALL],
         input=json.dumps(sorted(EXTRAS)),
@@ -75,6 +75,6 @@ def test_installed_package_is_accepted_without_its_import() -> None:
     assert (ended.stdout, ended.stderr) == ("[]\n", "")
 
 
-def test_import_of_a_package_that_is_no_extra_is_unchanged() -> None:
+def test_error_for_other_packages_is_unchanged() -> None:
     with pytest.raises(ModuleNotFoundError, match="No module named 'no_such_package'"), extra_named():
         import no_such_package  # type: ignore[import-not-found]  # noqa: F401, PLC0415 - it must fail

@@ -34,7 +34,7 @@ def make_sparse(path: Path) -> None:
         (make_sparse, "more than 16777216 bytes"),
     ],
 )
-def test_read_file_names_the_kind_of_an_unusable_file(
+def test_read_file_names_unusable_file_kind(
     make: Callable[[Path], None], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a socket has a short path
@@ -48,7 +48,7 @@ def test_read_file_names_the_kind_of_an_unusable_file(
     assert str(refused.value) == f"named cannot be read ({reason})"
 
 
-def test_read_file_keeps_the_errors_of_missing_files_and_of_loops(tmp_path: Path) -> None:
+def test_read_file_keeps_missing_and_loop_errors(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
 
     with pytest.raises(FileNotFoundError):
@@ -59,7 +59,7 @@ def test_read_file_keeps_the_errors_of_missing_files_and_of_loops(tmp_path: Path
         read_file(Path("a\0b"))
 
 
-def test_read_file_reads_up_to_its_bound(tmp_path: Path) -> None:
+def test_read_file_enforces_the_size_bound(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 100)
 
@@ -76,7 +76,7 @@ def test_read_file_reads_up_to_its_bound(tmp_path: Path) -> None:
         (b"key\nk\0y", "a NUL byte in line 2"),
     ],
 )
-def test_read_text_refuses_bytes_that_are_no_text(raw: bytes, reason: str, tmp_path: Path) -> None:
+def test_read_utf8_refuses_invalid_text(raw: bytes, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(raw)
 
@@ -86,7 +86,7 @@ def test_read_text_refuses_bytes_that_are_no_text(raw: bytes, reason: str, tmp_p
     assert refused.value.strerror == reason
 
 
-def test_a_disk_that_does_not_answer_ends_one_read_late_and_the_next_at_once() -> None:
+def test_unresponsive_disk_fails_later_reads_immediately() -> None:
     path, answered, ended = Path("on-a-dead-mount"), Event(), Event()
 
     def read() -> str:
@@ -104,7 +104,7 @@ def test_a_disk_that_does_not_answer_ends_one_read_late_and_the_next_at_once() -
     assert read_within(path, lambda: "again", within_s=30) == "again"
 
 
-def test_a_timeout_of_the_disk_itself_is_raised_as_it_is() -> None:
+def test_timeout_of_disk_is_raised_unchanged() -> None:
     def read() -> str:
         raise TimeoutError("of a network mount")
 
@@ -112,7 +112,7 @@ def test_a_timeout_of_the_disk_itself_is_raised_as_it_is() -> None:
         read_within(Path("file"), read)
 
 
-def test_a_whole_number_of_too_many_digits_is_refused() -> None:
+def test_overlong_integer_text_is_refused() -> None:
     assert whole_number("-12") == -12
     with pytest.raises(ValueError, match="has 641 digits, at most 640 are allowed"):
         whole_number("9" * 641)

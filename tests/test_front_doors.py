@@ -457,12 +457,12 @@ def private_in(place: str, code: str) -> list[str]:
     ]
 
 
-def test_no_door_is_forgotten() -> None:
+def test_every_door_is_listed() -> None:
     assert doors() == sorted(DOORS)
     assert set(PUBLIC) <= set(DOORS)
 
 
-def test_a_planted_door_is_found(tmp_path: Path) -> None:
+def test_planted_door_is_found(tmp_path: Path) -> None:
     (tmp_path / "package" / "inner").mkdir(parents=True)
     (tmp_path / "package" / "inner" / "hidden.py").write_text('__all__ = ["x"]\n', encoding="utf-8")
 
@@ -470,7 +470,7 @@ def test_a_planted_door_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_front_door_offers_these_names_and_no_others(door: str) -> None:
+def test_front_door_offers_exactly_listed_names(door: str) -> None:
     module = importlib.import_module(door)
 
     assert module.__all__ == DOORS[door]
@@ -480,7 +480,7 @@ def test_a_front_door_offers_these_names_and_no_others(door: str) -> None:
 @pytest.mark.parametrize(
     "door", ["agentic_trading", "agentic_trading.operate", "agentic_trading.desk.planning"]
 )
-def test_a_lazy_door_its_stub_and_its_table_have_the_same_objects(door: str) -> None:
+def test_lazy_door_stub_and_table_agree(door: str) -> None:
     module, stub = importlib.import_module(door), stub_of(door)
     in_table = {
         (f"agentic_trading.{home}", name) for home, names in module.NAMES_OF.items() for name in names
@@ -505,7 +505,7 @@ def test_a_lazy_door_its_stub_and_its_table_have_the_same_objects(door: str) -> 
     assert dir(module) == sorted(module.__all__)
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'agentic_trading' has no attribute 'Answers'"):
         at.Answers  # type: ignore[attr-defined]  # noqa: B018 - it is loaded by its name
 
@@ -520,7 +520,7 @@ def loaded_by(code: str) -> set[str]:
     return set(run.stdout.split())
 
 
-def test_the_package_loads_nothing_until_a_name_is_used() -> None:
+def test_package_import_is_lazy() -> None:
     alone = loaded_by("import agentic_trading as at")
     contract = loaded_by("import agentic_trading.llm")
 
@@ -549,11 +549,11 @@ def test_documents_show_public_names_only() -> None:
         "import agentic_trading as at\nat.port_adapters",
     ],
 )
-def test_a_planted_private_name_is_seen(code: str) -> None:
+def test_planted_private_name_is_found(code: str) -> None:
     assert len(private_in("planted.md", code)) == 1
 
 
-def test_the_page_of_the_api_is_that_of_the_doors() -> None:
+def test_api_page_matches_the_doors() -> None:
     assert PAGE.read_text(encoding="utf-8") == api_page(), "run: python -m benchmarks.api_page"
     assert api_page(PUBLIC[1:]) != api_page()
 

@@ -74,7 +74,7 @@ def retired(modules: Iterable[Module]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_term_of_the_glossary_exists(name: str) -> None:
+def test_glossary_term_exists(name: str) -> None:
     thing, *members = name.split(".")
     found = getattr(importlib.import_module(homes()[thing]), thing)
 
@@ -83,29 +83,29 @@ def test_a_term_of_the_glossary_exists(name: str) -> None:
     assert found is not None
 
 
-def test_a_term_that_does_not_exist_is_seen() -> None:
+def test_unknown_glossary_term_is_not_found() -> None:
     assert "TradeWhisperer" not in homes()
 
 
-def test_a_module_is_named_from_the_glossary() -> None:
+def test_modules_are_named_from_the_glossary() -> None:
     assert unknown(package(), known_words()) == []
     assert unknown([module("", "agentic_trading/worker/whirl.py")], known_words()) != []
 
 
-def test_a_plain_noun_is_there_because_a_module_needs_it() -> None:
+def test_plain_nouns_are_all_used() -> None:
     used = {word for each in package() for word in words(Path(each.name).stem)}
 
     assert sorted(PLAIN_NOUNS - used) == []
 
 
-def test_a_public_name_stands_for_one_thing() -> None:
+def test_public_names_are_defined_once() -> None:
     line = module("class Line:\n    pass\n")
 
     assert names_twice(package(), *DEFINITIONS) == {}
     assert names_twice((line, line), *DEFINITIONS) == {"Line": [line.place(line.tree.body[0])] * 2}
 
 
-def test_an_alias_does_not_have_the_name_of_a_class() -> None:
+def test_aliases_do_not_reuse_class_names() -> None:
     def shared(modules: Iterable[Module]) -> set[str]:
         bodies = [node for each in modules for node in each.tree.body]
         targets = [node.targets[0] for node in bodies if isinstance(node, ast.Assign)]
@@ -116,7 +116,7 @@ def test_an_alias_does_not_have_the_name_of_a_class() -> None:
     assert shared([module("class Limit:\n    pass\n"), module("Limit = int\n")]) == {"Limit"}
 
 
-def test_a_retired_word_is_part_of_no_identifier() -> None:
+def test_identifiers_contain_no_retired_word() -> None:
     assert retired(package()) == sorted(AS_DATA)
     assert retired([module("def told(tidings):\n    self.owed = 1\n")]) == [
         f"agentic_trading/planted.py: {name}" for name in ("owed", "tidings", "told")

@@ -92,11 +92,11 @@ def matches(pattern: str) -> list[str]:
     ]
 
 
-def test_a_file_has_at_most_700_lines() -> None:
+def test_file_has_at_most_700_lines() -> None:
     assert [f"{m.name}: {m.lines}" for m in everything() if m.lines > 700] == []
 
 
-def test_every_file_of_the_exact_coverage_gate_exists() -> None:
+def test_exact_coverage_files_exist() -> None:
     rule = re.search(
         r"^EXACT := (.*?[^\\])$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
@@ -106,19 +106,19 @@ def test_every_file_of_the_exact_coverage_gate_exists() -> None:
     assert [pattern for pattern in patterns if not list(PACKAGE.glob(pattern))] == []
 
 
-def test_what_an_event_says_is_read_through_its_body() -> None:
+def test_event_body_keys_appear_only_in_renderers() -> None:
     by_key = matches(r"\.body\[|\.body\.get\(")
 
     assert {line.partition(":")[0] for line in by_key} == {"agentic_trading/desk/cli/renderers.py"}
 
 
-def test_no_group_of_a_pattern_is_repeated_possessively() -> None:
+def test_patterns_have_no_possessive_group_repetition() -> None:
     # Python 3.11.0 to 3.11.4 go on behind a repetition that failed half-way (gh-106052): a size of 25 was read as 2.
     # An atomic group, `(?>(?:ab)*)`, says the same and is sound there.
     assert matches(r"\)(?:[*+?]|\{[\d,]+\})\+") == []
 
 
-def test_only_the_reading_of_answers_knows_its_exception() -> None:
+def test_parser_exception_stays_in_structured() -> None:
     assert [
         m for m in matches(r"\bParserException\b") if not m.startswith("agentic_trading/structured/")
     ] == []
@@ -151,7 +151,7 @@ def module_aliases(modules: Sequence[Module]) -> dict[str, set[str]]:
     return found
 
 
-def test_a_statement_that_would_import_more_than_six_names_imports_the_module() -> None:
+def test_imports_name_at_most_six_names() -> None:
     names = ", ".join(f"name_{n}" for n in range(7))
     text = f"from agentic_trading.llm.store import {names}\n"
 
@@ -161,19 +161,19 @@ def test_a_statement_that_would_import_more_than_six_names_imports_the_module() 
     ]
 
 
-def test_a_module_has_one_alias() -> None:
+def test_module_has_a_single_alias() -> None:
     assert {name: found for name, found in module_aliases(package()).items() if len(found) > 1} == {}
 
 
-def test_the_figures_of_the_house_hold() -> None:
+def test_house_figures_hold() -> None:
     assert [figure for figure in figures() if not figure.holds] == []
 
 
-def test_a_small_file_with_one_importer_is_a_wall() -> None:
+def test_small_single_importer_files_are_listed() -> None:
     assert set(one_importer(package(), most_lines=SMALL)) == set(WALLS)
 
 
-def test_a_breach_of_the_figures_is_seen() -> None:
+def test_breach_of_figures_is_found() -> None:
     small, user = (
         Module(f"agentic_trading/{name}.py", text, ast.parse(text))
         for name, text in (("small", "X = 1\n"), ("user", "from agentic_trading.small import X\n"))
@@ -185,21 +185,21 @@ def test_a_breach_of_the_figures_is_seen() -> None:
     assert not Figure("fewer, and the limit not lowered", 1, 2, is_exact=True).holds
 
 
-def test_a_function_has_at_most_60_lines() -> None:
+def test_function_has_at_most_60_lines() -> None:
     assert longer_than(60, everything(), ast.FunctionDef, ast.AsyncFunctionDef) == []
 
 
-def test_a_class_has_at_most_300_lines() -> None:
+def test_class_has_at_most_300_lines() -> None:
     assert longer_than(300, everything(), ast.ClassDef) == []
 
 
-def test_a_module_says_in_one_line_what_it_is_for() -> None:
+def test_module_docstring_opens_with_single_line() -> None:
     openings = {m.name: (ast.get_docstring(m.tree) or "").split("\n\n")[0] for m in everything()}
 
     assert [name for name, line in openings.items() if not line or "\n" in line] == []
 
 
-def test_a_file_is_named_for_what_it_holds() -> None:
+def test_file_names_are_not_vague() -> None:
     assert [m.name for m in everything() if Path(m.name).stem in VAGUE] == []
 
 
@@ -209,11 +209,11 @@ def test_imports_are_absolute() -> None:
     assert relative == []
 
 
-def test_nothing_is_imported_for_types_only() -> None:
+def test_type_only_imports_are_absent() -> None:
     assert matches(r"\bTYPE_CHECKING\b") == []
 
 
-def test_imports_stand_at_the_top_but_for_heavy_adapters() -> None:
+def test_only_heavy_adapters_import_late() -> None:
     late = [
         m.place(node)
         for m in package()
@@ -242,13 +242,13 @@ def foreign_functions(module: Module) -> Iterator[str]:
                 yield f"{module.place(call)} {ast.unparse(function)}"
 
 
-def test_pydantic_gets_only_functions_of_the_package() -> None:
+def test_pydantic_uses_only_own_functions() -> None:
     # pydantic reads the signature. Signatures of builtins change between Python versions: 3.13 gave one to `str.format`.
     assert [place for module in package() for place in foreign_functions(module)] == []
 
 
 @pytest.mark.parametrize("function", ['"{:f}".format', "str", "str.strip", "Decimal"])
-def test_a_builtin_validator_is_found(function: str) -> None:
+def test_builtin_validator_is_found(function: str) -> None:
     text = f"Usd = Annotated[Decimal, PlainSerializer({function})]\n"
 
     found = list(foreign_functions(Module("agentic_trading/errors.py", text, ast.parse(text))))
@@ -268,7 +268,7 @@ def _is_protocol(node: ast.ClassDef) -> bool:
     return any(ast.unparse(b).split("[")[0].rpartition(".")[2] == "Protocol" for b in node.bases)
 
 
-def test_a_port_has_its_promise_in_docstrings() -> None:
+def test_ports_and_methods_have_docstrings() -> None:
     silent = [
         f"{module.place(node)} {port.name}"
         for module, port in ports()
@@ -287,7 +287,7 @@ def front_doors() -> list[str]:
 
 
 @pytest.mark.parametrize("door", front_doors())
-def test_what_a_front_door_offers_is_explained(door: str) -> None:
+def test_front_door_names_have_docstrings(door: str) -> None:
     package = importlib.import_module(door)
     offered = {name: getattr(package, name) for name in package.__all__}
 
@@ -301,14 +301,14 @@ def _own_docstring(name: str, thing: object) -> bool:
     return bool(written) and not str(written).startswith(f"{name}(")
 
 
-def test_an_ignored_type_error_is_rare_and_has_its_code_and_reason() -> None:
+def test_ignored_type_errors_are_rare_and_explained() -> None:
     ignored = matches(r"type: ignore")
 
     assert [line for line in ignored if not re.search(r"type: ignore\[[\w, -]+\]\s+# \w", line)] == []
     assert len(ignored) <= ceil(sum(m.lines for m in package()) / 1000)
 
 
-def test_an_ignored_rule_has_its_code_and_reason() -> None:
+def test_ignored_rules_have_code_and_reason() -> None:
     assert [
         line for line in matches(r"# noqa") if not re.search(r"# noqa: [A-Z]+\d+(, [A-Z]+\d+)* - \w", line)
     ] == []
@@ -331,18 +331,18 @@ def _raises_again(handler: ast.ExceptHandler) -> bool:
     return isinstance(handler.body[-1], ast.Raise) and handler.body[-1].exc is None
 
 
-def test_catching_everything_is_rare_and_has_its_reason() -> None:
+def test_broad_handlers_are_rare_and_explained() -> None:
     broad = {m.place(handler): m.text.splitlines()[handler.lineno - 1] for m, handler in swallowed()}
 
     assert [place for place, line in broad.items() if "#" not in line] == []
     assert len(broad) <= ceil(0.5 * sum(m.lines for m in package()) / 1000)
 
 
-def test_a_task_is_started_in_a_group() -> None:
+def test_tasks_are_started_in_groups() -> None:
     assert [
         line for line in matches(r"\.create_task\(") if not re.search(r"group\.create_task\(", line)
     ] == []
 
 
-def test_nothing_is_left_for_later() -> None:
+def test_code_has_no_todo_markers() -> None:
     assert matches(r"\b(TODO|FIXME|XXX)\b|NotImplementedError") == []

@@ -29,7 +29,7 @@ def ran(code: str) -> tuple[str, str]:
     return ended.stdout, ended.stderr
 
 
-def test_gateway_unconfigured_prints_nothing() -> None:
+def test_unconfigured_gateway_prints_no_log() -> None:
     first = next(block for block in BLOCKS if block.language == "python")
     out, err = ran(first.text)
 
@@ -38,13 +38,13 @@ def test_gateway_unconfigured_prints_nothing() -> None:
     assert "answer_" not in out
 
 
-def test_logger_unconfigured_prints_warnings_to_stderr_alone() -> None:
+def test_unconfigured_logger_prints_only_warnings() -> None:
     out, err = ran(EVENTS.format(configured=""))
 
     assert (out, err.splitlines()) == ("", [UNUSABLE])
 
 
-def test_logger_follows_logging_of_python() -> None:
+def test_logger_follows_python_logging() -> None:
     form = "%(levelname)s %(name)s %(module)s %(message)s"
     _, err = ran(
         EVENTS.format(configured=f"import logging; logging.basicConfig(level='INFO', format={form!r})")
@@ -71,7 +71,7 @@ def test_logger_follows_structlog_configured_later(level: int, events: list[str]
     assert [line.split("'")[1] for line in out.splitlines()] == events
 
 
-def test_error_keeps_its_traceback() -> None:
+def test_error_keeps_the_traceback() -> None:
     _, err = ran(
         "from agentic_trading.logger import get_logger\n"
         "try:\n    1 / 0\nexcept ZeroDivisionError:\n    get_logger().exception('failed', step=2)\n"

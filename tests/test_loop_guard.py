@@ -27,7 +27,7 @@ SYNC = "import os, tempfile\ndef work():\n    with tempfile.TemporaryFile() as f
 
 
 @pytest.mark.parametrize("source", [NAP, SYNC], ids=["sleep", "fsync"])
-async def test_our_code_must_not_block_the_loop(source: str) -> None:
+async def test_own_code_must_not_block_loop(source: str) -> None:
     work = planted(source, PACKAGE / "planted.py")
 
     with pytest.raises(BlockingError):
@@ -35,18 +35,18 @@ async def test_our_code_must_not_block_the_loop(source: str) -> None:
 
 
 @pytest.mark.parametrize("source", [NAP, SYNC], ids=["sleep", "fsync"])
-async def test_the_same_call_is_fine_in_a_thread(source: str) -> None:
+async def test_blocking_call_is_allowed_in_thread(source: str) -> None:
     work = planted(source, PACKAGE / "planted.py")
 
     await asyncio.to_thread(work)
 
 
 @pytest.mark.parametrize("source", [NAP, SYNC], ids=["sleep", "fsync"])
-def test_the_same_call_is_fine_without_a_loop(source: str) -> None:
+def test_blocking_call_is_allowed_without_loop(source: str) -> None:
     planted(source, PACKAGE / "planted.py")()
 
 
-async def test_code_that_is_not_ours_is_not_watched() -> None:
+async def test_foreign_code_is_not_watched() -> None:
     time.sleep(0)  # noqa: ASYNC251 - this is what is tested
     with tempfile.TemporaryFile() as f:
         os.fsync(f.fileno())

@@ -71,7 +71,7 @@ def test_names_of_the_seeds_are_importable() -> None:
     assert issubclass(LLMError, TradingError)
 
 
-def test_parser_exception_takes_keywords() -> None:
+def test_parser_exception_accepts_keywords() -> None:
     e = ParserException(
         parser_type="InstructorParser",
         model="m",
@@ -87,7 +87,7 @@ def test_parser_exception_takes_keywords() -> None:
         ParserException("p", "m", "nowhere", "", ValueError())
 
 
-def test_time_of_a_failure_is_not_serialized() -> None:
+def test_failure_time_is_not_serialized() -> None:
     reason = FailureReason(category=FailureKind.TIMEOUT, description="late", occurred_at=NOW)
     decision = NoDecision(reason=reason)
 
@@ -98,7 +98,7 @@ def test_time_of_a_failure_is_not_serialized() -> None:
     assert "occurred_at" not in decision.model_dump_json()
 
 
-async def test_failure_in_an_outcome_has_the_time_of_its_attempt() -> None:
+async def test_outcome_failure_has_attempt_time() -> None:
     made = await _made([not_connected(), "no json", '{"action": "hold", "size": 1}'])
 
     outcome = outcome_of(made)
@@ -110,7 +110,7 @@ async def test_failure_in_an_outcome_has_the_time_of_its_attempt() -> None:
     assert all(b"occurred_at" not in one.wire for one in made)
 
 
-async def test_failure_of_a_worker_that_gave_a_time_is_recorded_without_it() -> None:
+async def test_recorded_failure_omits_the_worker_time() -> None:
     failed = (await _made([not_connected()] * 9))[-1]
     assert failed.result.failure is not None
 
@@ -120,7 +120,7 @@ async def test_failure_of_a_worker_that_gave_a_time_is_recorded_without_it() -> 
     assert result.model_dump_json() == failed.result.model_dump_json()
 
 
-def test_model_is_taken_as_an_output_schema() -> None:
+def test_model_class_is_accepted_as_schema() -> None:
     by_model, by_schema = _with_schema(Trend), _with_schema(Trend.model_json_schema())
 
     assert by_model.request_hash == by_schema.request_hash

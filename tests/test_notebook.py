@@ -40,7 +40,7 @@ def outputs(*cells: str) -> list[str]:
 
 
 @pytest.mark.timeout(60)
-def test_the_first_python_of_the_readme_prints_an_answer_and_nothing_else(tmp_path: Path) -> None:
+def test_readme_example_prints_only_the_answer(tmp_path: Path) -> None:
     (tmp_path / "first.py").write_text(FIRST, encoding="utf-8")
 
     run = subprocess.run(
@@ -51,7 +51,7 @@ def test_the_first_python_of_the_readme_prints_an_answer_and_nothing_else(tmp_pa
 
 
 @pytest.mark.timeout(120)  # a kernel starts
-def test_a_notebook_runs_the_readme_cell_by_cell_and_shows_a_short_answer() -> None:
+def test_notebook_runs_the_readme_cells() -> None:
     *before, printing = [*CELLS, "answer"][-2:]
     shown = outputs(*CELLS, "answer")
 
@@ -66,7 +66,7 @@ def test_a_notebook_runs_the_readme_cell_by_cell_and_shows_a_short_answer() -> N
 
 
 @pytest.mark.timeout(120)  # a kernel starts
-def test_cells_of_a_notebook_share_a_gateway_while_its_loop_runs() -> None:
+def test_notebook_cells_share_a_gateway() -> None:
     opening = FIRST[: FIRST.index("with ")] + (
         "import asyncio\nassert asyncio.get_running_loop().is_running()\n"
         'gateway = at.local_gateway(at.ScriptedProvider(lambda _: \'{"direction": "up", "confidence": 0.7}\'), '
@@ -78,7 +78,7 @@ def test_cells_of_a_notebook_share_a_gateway_while_its_loop_runs() -> None:
 
 
 @pytest.mark.timeout(120)  # a kernel starts
-def test_an_interrupt_of_a_cell_ends_its_gateway_in_order() -> None:
+def test_interrupted_cell_closes_the_gateway() -> None:
     opening = FIRST[: FIRST.index("with ")] + (
         "import asyncio, signal, threading\n"
         "class Hanging(at.ScriptedProvider):\n"

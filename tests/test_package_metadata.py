@@ -12,7 +12,7 @@ def test_description_is_the_readme() -> None:
     assert PROJECT["readme"] == "README.md"
 
 
-def test_image_copies_every_file_of_the_metadata() -> None:
+def test_image_copies_every_metadata_file() -> None:
     licences = [path.name for pattern in PROJECT["license-files"] for path in ROOT.glob(pattern)]
     needed = {"pyproject.toml", PROJECT["readme"], *licences}
 

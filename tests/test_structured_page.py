@@ -37,12 +37,12 @@ FITTED = table("the schema wants ")
 WORKFLOWS = table("workflow ")
 
 
-def test_the_tables_are_found() -> None:
+def test_documented_tables_are_found() -> None:
     assert [len(STAGES), len(WORKFLOWS)] == [8, 4]
     assert min(len(REPAIRED), len(REFUSED), len(FITTED)) > 10
 
 
-def test_every_stage_of_a_refusal_is_listed_and_whether_it_is_asked_again() -> None:
+def test_documented_stages_match_reask_rules() -> None:
     listed = {code(stage): again.startswith("yes") for stage, _, again in STAGES}
 
     refusals = set(Stage) - {Stage.DONE, Stage.TRANSPORT}
@@ -50,19 +50,19 @@ def test_every_stage_of_a_refusal_is_listed_and_whether_it_is_asked_again() -> N
 
 
 @pytest.mark.parametrize(("error", "text", "meaning"), REPAIRED, ids=[row[0] for row in REPAIRED])
-def test_a_syntax_error_is_repaired_as_the_page_says(error: str, text: str, meaning: str) -> None:
+def test_syntax_errors_are_repaired_as_documented(error: str, text: str, meaning: str) -> None:
     found = read_json(code(text), mode="lossless")
 
     assert exact_bytes(found) == exact_bytes(read_json(meaning[1:-1], mode="strict"))
 
 
 @pytest.mark.parametrize(("marks", "text", "meaning"), THINKING, ids=[row[0] for row in THINKING])
-def test_thinking_is_left_out_as_the_page_says(marks: str, text: str, meaning: str) -> None:
+def test_thinking_is_removed_as_documented(marks: str, text: str, meaning: str) -> None:
     assert read_json(code(text), mode="lossless") == read_json(meaning[1:-1], mode="strict"), marks
 
 
 @pytest.mark.parametrize(("text", "stage", "why"), REFUSED, ids=[row[0] for row in REFUSED])
-def test_a_text_is_refused_at_the_stage_that_the_page_says(text: str, stage: str, why: str) -> None:
+def test_texts_are_refused_as_documented(text: str, stage: str, why: str) -> None:
     with pytest.raises(ParserException) as caught:
         read_json(code(text), mode="lossless")
 
@@ -71,7 +71,7 @@ def test_a_text_is_refused_at_the_stage_that_the_page_says(text: str, stage: str
 
 
 @pytest.mark.parametrize(("schema", "value", "becomes"), FITTED, ids=[" ".join(row[:2]) for row in FITTED])
-def test_a_value_is_changed_or_refused_as_the_page_says(schema: str, value: str, becomes: str) -> None:
+def test_values_are_changed_as_documented(schema: str, value: str, becomes: str) -> None:
     form = {"type": "object", "properties": {"value": json.loads(schema[1:-1])}}
     text = f'{{"value": {value[1:-1]}}}'
 
@@ -87,7 +87,7 @@ def test_a_value_is_changed_or_refused_as_the_page_says(schema: str, value: str,
 
 
 @pytest.mark.parametrize("row", WORKFLOWS, ids=[row[0] for row in WORKFLOWS])
-def test_a_workflow_is_read_as_the_page_says(row: list[str]) -> None:
+def test_workflow_policies_match_the_page(row: list[str]) -> None:
     workflow, mode, decode, candidates, changes, answers, truncated, exhausted = row
     policy = PRESETS[EnvelopeWorkflow(workflow)].output
 
@@ -116,7 +116,7 @@ def test_a_workflow_is_read_as_the_page_says(row: list[str]) -> None:
     assert exhausted.partition(":")[0] == {"fail": "fails", "degraded": "degraded"}[policy.on_exhausted]
 
 
-def test_a_schema_is_rendered_and_an_answer_refused_as_the_page_says() -> None:
+def test_schema_and_verdict_render_as_documented() -> None:
     schema = PAGE.partition("```json\n")[2].partition("```")[0]
     form, verdict = (block.partition("```")[0] for block in PAGE.split("```text\n")[1:])
 

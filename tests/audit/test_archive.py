@@ -44,7 +44,7 @@ def two_logs() -> tuple[WorkerLog, WorkerLog]:
     return first, second
 
 
-async def test_records_of_two_logs_are_kept_once_as_they_were_spelled_and_nothing_is_missing(
+async def test_two_logs_are_archived_once_completely(
     tmp_path: Path,
 ) -> None:
     broker, (first, second) = MemoryBroker(), two_logs()
@@ -65,7 +65,7 @@ async def test_records_of_two_logs_are_kept_once_as_they_were_spelled_and_nothin
         assert [type(one) for one in await records.trace("t1")] == [Event, LLMInteraction, Event]
 
 
-async def test_what_was_archived_is_not_read_again_and_later_lines_go_on(tmp_path: Path) -> None:
+async def test_archived_lines_are_not_read_again(tmp_path: Path) -> None:
     broker, (first, second) = MemoryBroker(), two_logs()
     await first.send(broker, 1, 2)
     await archive(tmp_path, broker)
@@ -86,7 +86,7 @@ async def test_what_was_archived_is_not_read_again_and_later_lines_go_on(tmp_pat
         ((6, 2, 5, 1, 3), "line 4 is missing"),
     ],
 )
-async def test_a_gap_is_named(sent: tuple[int, ...], missing: str, tmp_path: Path) -> None:
+async def test_missing_lines_are_named(sent: tuple[int, ...], missing: str, tmp_path: Path) -> None:
     broker, log = MemoryBroker(), WorkerLog("log-1")
     log.add(*(event() for _ in range(6)))
     await log.send(broker, *sent)
@@ -100,7 +100,7 @@ async def test_a_gap_is_named(sent: tuple[int, ...], missing: str, tmp_path: Pat
     assert (await checked(tmp_path)).findings == ()
 
 
-async def test_a_line_that_was_put_in_the_place_of_another_does_not_continue_the_chain(
+async def test_replaced_line_breaks_the_chain(
     tmp_path: Path,
 ) -> None:
     broker, log, forged = MemoryBroker(), WorkerLog("log-1"), WorkerLog("log-1")
@@ -119,7 +119,7 @@ async def test_a_line_that_was_put_in_the_place_of_another_does_not_continue_the
     assert "log-1: line 2 came twice, with different content" in reasons(await checked(tmp_path))
 
 
-async def test_warning_of_two_workers_is_kept_once_and_is_no_conflict(tmp_path: Path) -> None:
+async def test_duplicate_warning_is_kept_once(tmp_path: Path) -> None:
     broker, first, second = MemoryBroker(), WorkerLog("log-1"), WorkerLog("log-2")
     for log, spent in ((first, 85), (second, 86)):
         log.add(event(id="w", kind="budget.threshold_reached", body={"spent": spent}), event())
@@ -135,9 +135,7 @@ async def test_warning_of_two_workers_is_kept_once_and_is_no_conflict(tmp_path: 
 
 
 @pytest.mark.parametrize("end", ["first", "last"])
-async def test_the_first_line_of_a_log_and_a_second_last_one_are_held_against_the_chain(
-    end: str, tmp_path: Path
-) -> None:
+async def test_edge_lines_are_checked_against_chain(end: str, tmp_path: Path) -> None:
     broker, log = MemoryBroker(), WorkerLog("log-1")
     head = ChainHead(0, "a" * 64) if end == "first" else ChainHead(1, "b" * 64)
     log.add(event(), event())
@@ -158,7 +156,7 @@ async def test_the_first_line_of_a_log_and_a_second_last_one_are_held_against_th
     )
 
 
-async def test_a_line_that_is_not_as_it_was_written_becomes_a_dead_letter_and_is_missing(
+async def test_altered_line_becomes_dead_letter(
     tmp_path: Path,
 ) -> None:
     broker, log = MemoryBroker(), WorkerLog("log-1")
@@ -181,9 +179,7 @@ async def test_a_line_that_is_not_as_it_was_written_becomes_a_dead_letter_and_is
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("differs", ["body", "answer", "price"])
-async def test_other_content_under_a_known_id_is_a_conflict_and_the_first_stays(
-    differs: str, tmp_path: Path, *, restarted: bool
-) -> None:
+async def test_conflicting_record_keeps_the_first(differs: str, tmp_path: Path, *, restarted: bool) -> None:
     broker, first, second = MemoryBroker(), WorkerLog("log-1"), WorkerLog("log-2")
     asked = envelope()
     one: Record
@@ -222,7 +218,7 @@ class Full(MemoryBroker):
         await super().publish(topic, message)
 
 
-async def test_what_cannot_be_reported_is_not_acknowledged_and_comes_again(tmp_path: Path) -> None:
+async def test_unreportable_message_is_redelivered(tmp_path: Path) -> None:
     broker, log = Full(), WorkerLog("log-1")
     log.add(event(), event())
     await log.send(broker)
@@ -246,7 +242,7 @@ class Absent(MemoryBroker):
         return await super().subscribe(topics, group)
 
 
-async def test_a_bus_that_is_away_at_the_start_is_tried_again_unless_only_its_end_is_wanted(
+async def test_bus_outage_at_start_is_retried(
     tmp_path: Path,
 ) -> None:
     broker, log = Absent(), WorkerLog("log-1")
@@ -271,7 +267,7 @@ async def broker_lag(broker: MemoryBroker) -> int:
     return lags[0].waiting + lags[0].in_flight if lags else -1
 
 
-async def test_a_cut_archive_shows_against_its_head_on_the_bus_and_cannot_be_gone_on_with(
+async def test_cut_archive_is_detected_and_refused(
     tmp_path: Path,
 ) -> None:
     broker, log = MemoryBroker(), WorkerLog("log-1")
@@ -295,7 +291,7 @@ async def test_a_cut_archive_shows_against_its_head_on_the_bus_and_cannot_be_gon
     assert reasons(await checked(tmp_path)) == []
 
 
-async def test_an_archive_without_its_state_names_what_it_does_not_know(tmp_path: Path) -> None:
+async def test_missing_archive_state_is_reported(tmp_path: Path) -> None:
     broker, log = MemoryBroker(), WorkerLog("log-1")
     log.add(*(event() for _ in range(4)))
     await log.send(broker, 1, 2)
@@ -311,7 +307,7 @@ async def test_an_archive_without_its_state_names_what_it_does_not_know(tmp_path
     assert reasons(await checked(tmp_path)) == ["log-1: lines 1 to 2 are missing"]
 
 
-async def test_a_log_of_a_worker_is_no_archive(tmp_path: Path) -> None:
+async def test_worker_log_is_rejected_as_archive(tmp_path: Path) -> None:
     async with aclosing(JsonFileInteractionStore(tmp_path / "interactions.jsonl")) as store:
         await store.record(event())
 
@@ -321,7 +317,7 @@ async def test_a_log_of_a_worker_is_no_archive(tmp_path: Path) -> None:
         await checked(tmp_path)
 
 
-async def test_a_state_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+async def test_unreadable_state_is_named(tmp_path: Path) -> None:
     await archive(tmp_path, MemoryBroker())
     await asyncio.to_thread((tmp_path / STATE_NAME).write_bytes, b'{"archive_id"')
 
@@ -329,7 +325,7 @@ async def test_a_state_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         await checked(tmp_path)
 
 
-async def test_an_archive_in_memory_keeps_the_records_as_one_on_disk_does() -> None:
+async def test_memory_archive_keeps_same_records() -> None:
     broker, store, (first, second) = MemoryBroker(), MemoryInteractionStore(), two_logs()
     await first.send(broker)
     await second.send(broker)
@@ -397,7 +393,7 @@ async def test_until_end_fails_without_all_partitions(tmp_path: Path) -> None:
             await one.run(until_end=True)
 
 
-async def test_until_end_waits_for_partitions_that_come_late(tmp_path: Path) -> None:
+async def test_until_end_waits_for_late_partitions(tmp_path: Path) -> None:
     broker, (first, _) = SharedBroker("yn"), two_logs()
     await first.send(broker)
 
@@ -407,7 +403,7 @@ async def test_until_end_waits_for_partitions_that_come_late(tmp_path: Path) -> 
     assert summary.records == len(first.lines)
 
 
-async def test_archiver_without_all_partitions_warns_until_it_has_them(tmp_path: Path) -> None:
+async def test_archiver_warns_while_partitions_are_missing(tmp_path: Path) -> None:
     class Stopping(SharedReader):
         """Let the archiver end after a few looks."""
 

@@ -35,7 +35,7 @@ async def records() -> Records:
     return store.records
 
 
-async def test_a_fill_is_led_back_to_the_bar_that_began_it(records: Records) -> None:
+async def test_fill_leads_back_to_first_bar(records: Records) -> None:
     answer = await why(records, "fill-1")
 
     assert [node.id for node in answer.path] == [
@@ -45,7 +45,7 @@ async def test_a_fill_is_led_back_to_the_bar_that_began_it(records: Records) -> 
     assert (answer.effects, answer.trace_id, answer.missing_cause) == ((), "t", "")
 
 
-async def test_a_call_on_the_path_shows_all_its_attempts(records: Records) -> None:
+async def test_call_on_path_shows_all_attempts(records: Records) -> None:
     call = (await why(records, "assessment")).path[1]
 
     assert isinstance(call, CallNode)
@@ -53,24 +53,24 @@ async def test_a_call_on_the_path_shows_all_its_attempts(records: Records) -> No
 
 
 @pytest.mark.parametrize("record_id", ["judge", interaction_id("judge", 1), interaction_id("judge", 2)])
-async def test_a_call_is_found_by_its_envelope_and_by_each_attempt(records: Records, record_id: str) -> None:
+async def test_call_is_found_by_every_id(records: Records, record_id: str) -> None:
     answer = await why(records, record_id)
 
     assert [node.id for node in answer.path] == ["bar", "judge"]
     assert [node.id for node in answer.effects] == ["assessment"]
 
 
-async def test_a_beginning_has_no_siblings(records: Records) -> None:
+async def test_root_has_no_siblings(records: Records) -> None:
     answer = await why(records, "bar")
 
     assert ([node.id for node in answer.path], answer.siblings) == (["bar"], ())
 
 
-async def test_a_path_that_breaks_off_names_the_missing_cause(records: Records) -> None:
+async def test_broken_path_names_missing_cause(records: Records) -> None:
     assert (await why(records, "stray")).missing_cause == "gone"
 
 
-async def test_what_belongs_to_another_tenant_is_neither_shown_nor_hinted_at() -> None:
+async def test_other_tenants_records_are_hidden() -> None:
     store = MemoryInteractionStore()
     for name, tenant, cause in [
         ("bar", "theirs", ""),
@@ -92,7 +92,7 @@ async def test_what_belongs_to_another_tenant_is_neither_shown_nor_hinted_at() -
     assert len((await why(store.records, "fill")).path) == 3
 
 
-async def test_an_unknown_id_is_named_with_what_is_allowed(records: Records) -> None:
+async def test_unknown_id_is_named(records: Records) -> None:
     with pytest.raises(UnknownRecordError, match="id of an event, an envelope or an interaction") as unknown:
         await why(records, "nothing")
 
@@ -107,7 +107,7 @@ async def prefixed() -> Records:
     return store.records
 
 
-async def test_why_first_eight_characters_find_the_only_record() -> None:
+async def test_why_prefix_finds_the_only_record() -> None:
     records = await prefixed()
 
     assert (await why(records, "a5d04833-f")).record_id == "a5d04833-fill"
@@ -125,7 +125,7 @@ async def test_why_ambiguous_prefix_lists_the_matches() -> None:
     assert several.value.matches == ("a5d04832-asked", "a5d04832-fill")
 
 
-async def test_why_whole_id_wins_over_longer_ids() -> None:
+async def test_why_exact_id_beats_longer_ids() -> None:
     store = MemoryInteractionStore()
     for name in ("session-1", "session-10"):
         await store.record(event(id=name, trace_id="t"))
@@ -138,7 +138,7 @@ async def test_why_seven_characters_are_refused() -> None:
         await why(await prefixed(), "a5d0483")
 
 
-async def test_ambiguous_id_lists_at_most_twenty_matches() -> None:
+async def test_ambiguous_matches_are_limited_to_twenty() -> None:
     store = MemoryInteractionStore()
     for number in range(30):
         await store.record(event(id=f"a5d04833-{number:02}", trace_id="t"))

@@ -37,22 +37,22 @@ async def finding(**changes: Any) -> tuple[CostFinding, int | None]:
     return record.finding, record.computed_nusd
 
 
-async def test_a_cost_comes_out_again_by_the_book_that_the_record_names() -> None:
+async def test_cost_is_recomputed_by_recorded_book() -> None:
     assert await finding() == ("agrees", 100_000)
     assert await finding(price_book=short_id(BOOK.id)) == ("agrees", 100_000)
 
 
-async def test_the_price_is_that_of_the_day_of_the_call() -> None:
+async def test_price_is_taken_from_call_day() -> None:
     assert await finding(dispatched_at=SENT.replace(day=20), cost_nusd=200_000) == ("agrees", 200_000)
 
 
-async def test_a_backtest_was_charged_by_a_day_that_its_records_do_not_have() -> None:
+async def test_backtest_call_agrees_on_another_day() -> None:
     simulated = datetime(2023, 3, 1, tzinfo=UTC)
 
     assert await finding(dispatched_at=simulated) == ("agrees on another day", 100_000)
 
 
-async def test_a_cost_that_does_not_come_out_again_is_named() -> None:
+async def test_wrong_cost_is_named() -> None:
     found = await checked(call(), call(cost_nusd=100_001))
 
     [wrong] = found.of("differs")
@@ -61,7 +61,7 @@ async def test_a_cost_that_does_not_come_out_again_is_named() -> None:
     assert not found.is_right
 
 
-async def test_a_book_that_is_not_at_hand_is_named() -> None:
+async def test_missing_book_is_named() -> None:
     found = await checked(call(price_book="list@" + "0" * 64))
 
     assert [record.price_book for record in found.of("no such book")] == ["list@" + "0" * 64]
@@ -71,28 +71,26 @@ async def test_a_book_that_is_not_at_hand_is_named() -> None:
 @pytest.mark.parametrize(
     ("cost", "said"), [(5_000_000, ("in doubt", None)), (4_999_999, ("differs", 5_000_000))]
 )
-async def test_a_call_in_doubt_was_charged_its_reservation(
-    cost: int, said: tuple[CostFinding, int | None]
-) -> None:
+async def test_call_in_doubt_costs_reservation(cost: int, said: tuple[CostFinding, int | None]) -> None:
     doubt = {"in_doubt": True, "success": False, "model": "", "cache_read_tokens": 0}
 
     assert await finding(**doubt, reserved_nusd=5_000_000, cost_nusd=cost) == said
     assert (await checked(call(**doubt, reserved_nusd=5_000_000, cost_nusd=5_000_000))).is_right
 
 
-async def test_what_was_surely_not_sent_cost_nothing() -> None:
+async def test_unsent_call_costs_zero() -> None:
     reason = FailureReason(category=FailureKind.RATE_LIMIT, description="refused")
     failed = {"success": False, "failure": reason, "model": "", "cache_read_tokens": 0}
 
     assert await finding(**failed, cost_nusd=0, reserved_nusd=9) == ("agrees", 0)
 
 
-async def test_the_dearer_of_two_models_counts() -> None:
+async def test_dearer_of_two_models_counts() -> None:
     assert await finding(model="claude-opus-5-5", cost_nusd=200_000) == ("agrees", 200_000)
     assert await finding(model="claude-haiku-5-5", cost_nusd=100_000) == ("agrees", 100_000)
 
 
-async def test_what_has_no_price_costs_the_reservation_at_least() -> None:
+async def test_unpriced_call_costs_the_reservation() -> None:
     assert await finding(model="claude-next", reserved_nusd=7_000_000, cost_nusd=7_000_000) == (
         "agrees",
         7_000_000,
@@ -106,7 +104,7 @@ def house_book(tmp_path: Path) -> PriceBook:
     return PriceBook.load(None, prices_file(tmp_path, price_row()))
 
 
-async def test_a_model_that_is_in_no_table_is_priced_all_the_same(house_book: PriceBook) -> None:
+async def test_unlisted_model_is_priced_by_book(house_book: PriceBook) -> None:
     house = call(
         provider="openai", model="house-8b", model_requested="", price_book=house_book.id, cost_nusd=150_000
     )
@@ -114,7 +112,7 @@ async def test_a_model_that_is_in_no_table_is_priced_all_the_same(house_book: Pr
     assert [record.finding for record in (await checked(house, books=(house_book,))).records] == ["agrees"]
 
 
-async def test_what_was_never_priced_is_only_counted() -> None:
+async def test_never_priced_calls_are_only_counted() -> None:
     refused = call(price_book="", cost_nusd=0, dispatched_at=None)
     again = call(served_from="recorded", cost_nusd=0)
 
@@ -124,7 +122,7 @@ async def test_what_was_never_priced_is_only_counted() -> None:
     assert found.is_right
 
 
-def test_books_at_hand_are_all_that_a_call_may_have_been_charged_by(tmp_path: Path) -> None:
+def test_price_books_include_every_combination(tmp_path: Path) -> None:
     own = prices_file(tmp_path, price_row())
     earlier = tmp_path / "earlier.json"
     earlier.write_bytes(PACKAGED_PRICES.read_bytes() + b"\n")

@@ -30,7 +30,7 @@ async def records() -> Records:
     return store.records
 
 
-async def test_rows_are_sums_by_key_and_the_total_is_their_sum(records: Records) -> None:
+async def test_rows_are_summed_by_key(records: Records) -> None:
     report = await spend_report(records, "agent")
 
     assert report.by == ("agent",)
@@ -55,7 +55,7 @@ async def test_spend_sums_the_bills_of_servers(tmp_path: Path) -> None:
     await in_file.aclose()
 
 
-async def test_the_total_is_the_same_by_any_keys(records: Records) -> None:
+async def test_total_is_independent_of_keys(records: Records) -> None:
     by_agent = await spend_report(records, "agent", "day")
     by_none = await spend_report(records)
 
@@ -63,7 +63,7 @@ async def test_the_total_is_the_same_by_any_keys(records: Records) -> None:
     assert by_none.total == by_agent.total
 
 
-async def test_a_tenant_sees_what_it_spent_itself() -> None:
+async def test_tenant_report_covers_own_spend_only() -> None:
     store = MemoryInteractionStore()
     for tenant, cost in [("mine", 10), ("theirs", 100), ("mine", 1)]:
         await store.store(interaction(tenant_id=tenant, agent_id="a", cost_nusd=cost))
@@ -142,7 +142,7 @@ async def kept(store: InteractionStore, record: Record) -> None:
     )
 )
 @settings(max_examples=300, deadline=None)
-async def test_spend_is_the_sum_of_a_ledger_that_is_rebuilt_from_the_log(
+async def test_spend_equals_the_rebuilt_ledger(
     steps: list[tuple[str, str, str]],
 ) -> None:
     store, books = MemoryInteractionStore(), {tenant: LedgerRebuild(tenant, "live") for tenant in ("a", "b")}
@@ -166,7 +166,7 @@ async def test_spend_is_the_sum_of_a_ledger_that_is_rebuilt_from_the_log(
         }
 
 
-async def test_a_lost_attempt_is_in_the_group_of_its_dispatch(tmp_path: Path) -> None:
+async def test_lost_attempt_is_grouped_by_dispatch(tmp_path: Path) -> None:
     store = JsonFileInteractionStore(tmp_path / "log.jsonl")
     await kept(store, record_of("dispatched", "k1", 0, "a"))
     await kept(store, record_of("answered", "k2", 1, "a"))
@@ -181,7 +181,7 @@ async def test_a_lost_attempt_is_in_the_group_of_its_dispatch(tmp_path: Path) ->
     assert report.total.cost_nusd == 110
 
 
-async def test_refused_and_recorded_calls_are_no_attempts() -> None:
+async def test_refused_and_recorded_are_not_attempts() -> None:
     store = MemoryInteractionStore()
     await store.store(interaction(success=False, dispatched_at=None, cost_nusd=0))
     await store.store(interaction(served_from="recorded", dispatched_at=NOW, cost_nusd=0, first_cost_nusd=5))
@@ -189,7 +189,7 @@ async def test_refused_and_recorded_calls_are_no_attempts() -> None:
     assert (await spend_report(store.records)).total == Spend((), 0, 0, 0, 0, 0, refused=1, recorded=1)
 
 
-async def test_an_empty_log_has_spent_nothing() -> None:
+async def test_empty_log_has_zero_spend() -> None:
     report = await spend_report(MemoryInteractionStore().records, "agent")
 
     assert (report.rows, report.total) == ((), Spend((), 0, 0, 0, 0, 0))

@@ -34,7 +34,7 @@ def roots_of(tree: TraceTree) -> list[TraceNode]:
     return [row.node for row in tree.rows() if row.depth == 0]
 
 
-def test_each_record_stands_below_its_cause() -> None:
+def test_records_are_placed_under_causes() -> None:
     tree = TraceTree([
         step("bar"),
         *call("analysis", "bar"),
@@ -47,7 +47,7 @@ def test_each_record_stands_below_its_cause() -> None:
     assert tree.orphans == ()
 
 
-def test_a_cause_may_be_an_event_an_envelope_or_any_of_its_interactions() -> None:
+def test_cause_may_be_any_record_id() -> None:
     tree = TraceTree([
         step("bar"),
         *call("asked", "bar", attempts=(1, 2)),
@@ -59,7 +59,7 @@ def test_a_cause_may_be_an_event_an_envelope_or_any_of_its_interactions() -> Non
     assert drawn(tree) == ["bar", "  asked", "    a", "    b", "    c"]
 
 
-def test_the_attempts_of_a_call_are_one_node_in_their_order() -> None:
+def test_call_attempts_are_grouped_in_order() -> None:
     second, first = call("asked", attempts=(2, 1))
 
     tree = TraceTree([second, step("between", "asked"), first])
@@ -71,20 +71,20 @@ def test_the_attempts_of_a_call_are_one_node_in_their_order() -> None:
     assert root.as_of is None
 
 
-def test_an_event_is_a_node_with_its_kind() -> None:
+def test_event_becomes_node_with_kind() -> None:
     (node,) = TraceTree([event("fill", id="f", causation_id="order", as_of=NOW)]).nodes
 
     assert isinstance(node, EventNode)
     assert (node.id, node.kind, node.cause, node.as_of) == ("f", "fill", "order", NOW)
 
 
-def test_an_effect_that_was_kept_before_its_cause_still_stands_below_it() -> None:
+def test_early_effect_is_placed_under_cause() -> None:
     tree = TraceTree([step("dispatched", "asked"), *call("asked")])
 
     assert drawn(tree) == ["asked", "  dispatched"]
 
 
-def test_the_path_leads_from_the_first_cause_to_the_record() -> None:
+def test_path_leads_from_root_to_record() -> None:
     tree = TraceTree([step("bar"), *call("asked", "bar"), step("intent", interaction_id("asked", 1))])
 
     assert [node.id for node in tree.path_to("intent")] == ["bar", "asked", "intent"]
@@ -92,7 +92,7 @@ def test_the_path_leads_from_the_first_cause_to_the_record() -> None:
     assert [node.id for node in tree.path_to("bar")] == ["bar"]
 
 
-def test_a_node_knows_its_neighbours() -> None:
+def test_node_returns_parent_and_children() -> None:
     tree = TraceTree([step("bar"), step("one", "bar"), step("other", "bar")])
 
     assert tree.parent("one") == tree.node("bar")
@@ -100,7 +100,7 @@ def test_a_node_knows_its_neighbours() -> None:
     assert [node.id for node in tree.children("bar")] == ["one", "other"]
 
 
-def test_a_record_whose_cause_is_not_there_is_an_orphan_and_a_root() -> None:
+def test_record_without_cause_is_an_orphan() -> None:
     tree = TraceTree([step("bar"), step("lost", "gone"), step("child", "lost")])
 
     assert [(node.id, node.cause) for node in tree.orphans] == [("lost", "gone")]
@@ -116,9 +116,7 @@ def test_a_record_whose_cause_is_not_there_is_an_orphan_and_a_root() -> None:
     ],
     ids=["itself", "two", "a tail and three"],
 )
-def test_a_ring_of_causes_is_cut_at_its_first_record_and_named(
-    causes: dict[str, str], ring: tuple[str, ...], lines: list[str]
-) -> None:
+def test_cycle_is_cut_and_named(causes: dict[str, str], ring: tuple[str, ...], lines: list[str]) -> None:
     tree = TraceTree([step(name, cause) for name, cause in causes.items()])
 
     assert tree.cycles == (ring,)
@@ -126,13 +124,13 @@ def test_a_ring_of_causes_is_cut_at_its_first_record_and_named(
     assert tree.orphans == ()
 
 
-def test_the_same_id_twice_hides_nothing() -> None:
+def test_duplicate_id_keeps_both_records() -> None:
     tree = TraceTree([step("same", kind="first"), step("same", kind="second"), step("child", "same")])
 
     assert [(row.depth, row.node.kind) for row in tree.rows()] == [(0, "first"), (1, "step"), (0, "second")]
 
 
-def test_calls_of_two_tenants_with_one_envelope_id_are_two_calls() -> None:
+def test_equal_envelope_ids_separate_by_tenant() -> None:
     mine, theirs = (envelope(envelope_id="same", tenant_id=name, trace_id="t") for name in ("mine", "theirs"))
     first, second = interaction(envelope=mine), interaction(envelope=theirs, attempt_number=2)
 
@@ -147,20 +145,20 @@ def test_calls_of_two_tenants_with_one_envelope_id_are_two_calls() -> None:
     assert tree.tenants == ("default", "mine", "theirs")
 
 
-def test_an_unknown_id_is_named() -> None:
+def test_unknown_record_id_is_named() -> None:
     with pytest.raises(UnknownRecordError, match="'nothing'") as unknown:
         TraceTree([step("bar")]).path_to("nothing")
 
     assert unknown.value.record_id == "nothing"
 
 
-def test_no_records_are_an_empty_tree() -> None:
+def test_empty_log_gives_empty_tree() -> None:
     tree = TraceTree([])
 
     assert (tree.nodes, tree.orphans, list(tree.rows())) == ((), (), [])
 
 
-def test_a_chain_of_thousands_is_walked_without_recursion() -> None:
+def test_long_chain_is_walked_without_recursion() -> None:
     tree = TraceTree([step("0"), *(step(str(n), str(n - 1)) for n in range(1, 5000))])
 
     assert len(tree.path_to("4999")) == 5000
@@ -206,7 +204,7 @@ def _names(records: list[Record]) -> list[str]:
 
 
 @given(traces())
-def test_with_every_cause_on_record_there_is_no_orphan(trace: Trace) -> None:
+def test_complete_log_has_no_orphans(trace: Trace) -> None:
     tree = TraceTree(trace.records())
 
     assert (tree.orphans, tree.cycles) == ((), ())
@@ -214,7 +212,7 @@ def test_with_every_cause_on_record_there_is_no_orphan(trace: Trace) -> None:
 
 
 @given(traces(), st.data())
-def test_with_one_step_lost_exactly_its_children_are_orphans(trace: Trace, data: st.DataObject) -> None:
+def test_lost_step_orphans_only_children(trace: Trace, data: st.DataObject) -> None:
     lost = data.draw(st.integers(0, len(trace.ids) - 1))
 
     tree = TraceTree(trace.records(without=lost))
@@ -224,7 +222,7 @@ def test_with_one_step_lost_exactly_its_children_are_orphans(trace: Trace, data:
 
 
 @given(st.lists(st.integers(-1, 10), max_size=10))
-def test_whatever_causes_are_named_every_record_stands_in_the_tree_once(causes: list[int]) -> None:
+def test_every_record_is_in_tree_once(causes: list[int]) -> None:
     records = [step(str(place), "" if cause < 0 else str(cause)) for place, cause in enumerate(causes)]
 
     tree = TraceTree(records)

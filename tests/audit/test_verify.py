@@ -40,7 +40,7 @@ async def file(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_log_with_every_hash_and_cause_is_whole() -> None:
+async def test_complete_log_passes_verification() -> None:
     store = MemoryInteractionStore()
     await keep_a_trace(store)
 
@@ -50,7 +50,7 @@ async def test_a_log_with_every_hash_and_cause_is_whole() -> None:
     assert report.finding == "all 4 lines are as they were written, and every cause is on record"
 
 
-async def test_a_log_file_is_checked_without_its_writer(file: Path) -> None:
+async def test_log_file_is_verified_without_writer(file: Path) -> None:
     records = JsonlRecords(file)
 
     report = await verify_log(records)
@@ -60,7 +60,7 @@ async def test_a_log_file_is_checked_without_its_writer(file: Path) -> None:
     assert report.verification.lines == 4
 
 
-async def test_the_first_line_that_was_changed_is_named(file: Path) -> None:
+async def test_first_changed_line_is_named(file: Path) -> None:
     change_a_letter_of_line_2(file)
     records = JsonlRecords(file)
 
@@ -73,7 +73,7 @@ async def test_the_first_line_that_was_changed_is_named(file: Path) -> None:
     assert report.missing_causes == ()
 
 
-async def test_a_cause_that_is_nowhere_in_the_trace_is_named_once() -> None:
+async def test_missing_cause_is_named_once() -> None:
     store = MemoryInteractionStore()
     lost = envelope(envelope_id="lost", causation_id="gone", trace_id="t")
     await keep_a_trace(store)
@@ -87,7 +87,7 @@ async def test_a_cause_that_is_nowhere_in_the_trace_is_named_once() -> None:
     assert report.finding == "line 5 (lost) names a cause that is not in its trace: gone"
 
 
-async def test_a_cause_in_another_trace_is_missing_in_this_one() -> None:
+async def test_cause_in_another_trace_is_missing() -> None:
     store = MemoryInteractionStore()
     await keep_a_trace(store)
     await store.record(event("late", id="late", causation_id="bar", trace_id="other"))
@@ -97,7 +97,7 @@ async def test_a_cause_in_another_trace_is_missing_in_this_one() -> None:
     assert [missing.record_id for missing in report.missing_causes] == ["late"]
 
 
-async def test_a_cause_of_a_log_that_shares_its_traces_may_be_in_another_one() -> None:
+async def test_shared_trace_cause_may_be_elsewhere() -> None:
     store = MemoryInteractionStore()
     started = RunStarted(session_id="w1", mode="paper", package="0", shares_traces=True)
     await store.record(
@@ -112,12 +112,12 @@ async def test_a_cause_of_a_log_that_shares_its_traces_may_be_in_another_one() -
     assert report.finding.endswith("and 1 causes are in logs of other workers")
 
 
-async def test_an_empty_log_is_whole() -> None:
+async def test_empty_log_passes_verification() -> None:
     assert (await verify_log(MemoryInteractionStore())).is_whole
 
 
 @pytest.mark.parametrize("field", ["request_hash", "envelope_hash", "output_hash"])
-async def test_a_hash_that_is_not_that_of_its_record_is_named_with_its_line(field: str) -> None:
+async def test_wrong_hash_is_named_with_line(field: str) -> None:
     store = MemoryInteractionStore()
     await keep_a_trace(store)
     honest = interaction(trace_id="t")

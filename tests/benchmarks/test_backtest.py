@@ -12,7 +12,7 @@ OURS = Row("agentic_trading", [2.0, 4.0, 100.0])
 
 
 @pytest.mark.parametrize("name", MOST)
-def test_a_peer_comes_to_our_equity(name: str, tmp_path: Path) -> None:
+def test_peer_equity_matches_ours(name: str, tmp_path: Path) -> None:
     if not is_ready(name):
         pytest.skip(
             f"{name} is not installed: `python -m benchmarks.backtest` does it, {name} is no part of [dev]"
@@ -28,7 +28,7 @@ def test_a_peer_comes_to_our_equity(name: str, tmp_path: Path) -> None:
     assert distance(ours, theirs) < SAME
 
 
-def test_the_orders_of_the_peers_are_our_decisions_a_bar_later(tmp_path: Path) -> None:
+def test_peer_orders_follow_decisions_next_bar(tmp_path: Path) -> None:
     task = Task.made(60, tmp_path)
 
     with np.load(task.file) as data:
@@ -52,10 +52,10 @@ def test_the_orders_of_the_peers_are_our_decisions_a_bar_later(tmp_path: Path) -
         (Row("bt", unavailable="cannot be installed"), ""),
     ],
 )  # fmt: skip
-def test_a_promise_is_judged_by_the_middle_round(row: Row, said: str) -> None:
+def test_promise_uses_the_median_round(row: Row, said: str) -> None:
     assert row.broken(OURS) == said
 
 
-def test_curves_of_other_lengths_are_never_the_same() -> None:
+def test_curves_of_different_lengths_never_match() -> None:
     assert distance(np.ones(3), np.ones(2)) == float("inf")
     assert distance(np.array([1.0, 2.0]), np.array([1.0, 2.5])) == 0.25

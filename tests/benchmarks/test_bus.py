@@ -41,7 +41,7 @@ def job(**changes: float) -> Job:
     return replace(Job("server:9092", "topic", "group", 130, 100, 4), **changes)  # type: ignore[arg-type]
 
 
-def test_ratios_are_taken_round_by_round_and_the_bounds_say_what_does_not_hold() -> None:
+def test_ratios_are_computed_per_round() -> None:
     quick, slow = row("quick", 9, 900, 11), row("slow", 20, 2000, 22)
     measured = table(row(OURS, 1, 100, 1), quick, slow)
 
@@ -57,28 +57,26 @@ def test_ratios_are_taken_round_by_round_and_the_bounds_say_what_does_not_hold()
 
 
 @pytest.mark.parametrize(("alone_idle", "share", "holds"), [(0.0, 0.9, False), (0.06, 0.957, True)])
-def test_slots_that_are_idle_are_seen_unless_the_machine_lets_none_be_busier(
-    alone_idle: float, share: float, *, holds: bool
-) -> None:
+def test_idle_slots_are_compared_with_baseline(alone_idle: float, share: float, *, holds: bool) -> None:
     (bound,) = bounds(table(row(OURS, 1), idle=0.1, alone_idle=alone_idle))
 
     assert (bound.figure, bound.holds) == (pytest.approx(share, abs=0.001), holds)
 
 
 @pytest.mark.parametrize("fault", ["copies", "misordered", "early"])
-def test_a_fault_of_ours_fails_the_run_and_one_of_a_peer_does_not(fault: str) -> None:
+def test_only_own_faults_fail_the_run(fault: str) -> None:
     peer = row("peer", 100, **{fault: 2})
 
     assert judged([table(row(OURS, 1), peer)])
     assert not judged([table(row(OURS, 1, **{fault: 2}), peer)])
 
 
-def test_what_was_lost_or_never_acknowledged_is_a_fault() -> None:
+def test_lost_or_unacknowledged_messages_are_faults() -> None:
     assert faults(table(row(OURS, 1, 1, handled=99))) == [f"Kafka, {OURS}: 2 lost"]
     assert faults(table(row(OURS, 1, left=3))) == [f"Kafka, {OURS}: 3 never acknowledged"]
 
 
-def test_a_peer_that_is_not_there_is_a_row_with_the_reason_and_not_judged(
+def test_unavailable_peer_is_listed_but_ignored(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     measured = table(row(OURS, 1), row("peer"))
@@ -91,14 +89,14 @@ def test_a_peer_that_is_not_there_is_a_row_with_the_reason_and_not_judged(
 
 
 @pytest.mark.parametrize("server", ["Kafka", "Redis"])
-def test_each_server_has_ours_first_and_a_peer_that_is_judged(server: str) -> None:
+def test_each_server_compares_with_faststream(server: str) -> None:
     rows = table_of(server, quick=True)
 
     assert {each[0].contender for each in (rows.bare, rows.working, rows.publishing)} == {OURS}
     assert {each.contender for each in rows.bare if each.is_judged} == {"faststream"}
 
 
-async def test_a_tally_of_messages_in_order_finds_nothing_wrong() -> None:
+async def test_tally_of_ordered_messages_has_no_fault() -> None:
     tally = Tally(job())
     for place, (key, value) in enumerate(job().messages()):
         await tally.handle(value, (0, place))
@@ -112,7 +110,7 @@ async def test_a_tally_of_messages_in_order_finds_nothing_wrong() -> None:
     assert tally.done == {(0, place) for place in range(130)}
 
 
-async def test_a_tally_finds_copies_an_older_message_and_two_of_a_key_at_once() -> None:
+async def test_tally_detects_copies_and_disorder() -> None:
     values = [value for _, value in job().messages()]
     again = Tally(job())
     for value in (values[KEYS], values[0], values[1], values[1]):

@@ -29,19 +29,19 @@ async def test_every_wrong_answer_is_counted() -> None:
     assert right.wrong == 0
 
 
-async def test_our_path_and_the_floor_give_the_answer() -> None:
+async def test_own_paths_and_floor_answer_correctly() -> None:
     for way in (ours.without_dispatch, ours.in_memory, ours.redacted, ours.least, ours.stage_by_stage):
         assert (await way(AT_ONCE)).wrong == 0
     assert await floor.call() == ours.PARSED
 
 
 @pytest.mark.parametrize("way", ours.DISPATCH_WAYS)
-async def test_calls_with_the_record_of_their_dispatch_and_without_it_give_the_answer(way: str) -> None:
+async def test_dispatch_ways_answer_correctly(way: str) -> None:
     assert (await ours.DISPATCH_WAYS[way](AT_ONCE)).wrong == 0
 
 
 @pytest.mark.parametrize(("runner", "records"), [(CallRunner, 2), (ours.WithoutDispatch, 1)])
-async def test_the_two_ways_differ_in_one_record_a_call(runner: type[CallRunner], records: int) -> None:
+async def test_dispatch_ways_differ_by_single_record(runner: type[CallRunner], records: int) -> None:
     store = MemoryInteractionStore()
     calls = ours.Gateway(store).runner(runner)
 
@@ -51,26 +51,26 @@ async def test_the_two_ways_differ_in_one_record_a_call(runner: type[CallRunner]
     assert (await store.head())[0] == 3 * records
 
 
-def test_what_the_dispatch_adds_is_taken_round_by_round() -> None:
+def test_dispatch_cost_is_computed_per_round() -> None:
     pair = Pair(row(OURS, 400, 900, 450), row(OURS, 350, 600, 390))
 
     assert pair.added_us() == 60
 
 
-def test_each_pair_of_rows_has_its_ways() -> None:
+def test_row_pairs_cover_dispatch_ways() -> None:
     ways = [row.way for pair in pairs() for row in (pair.with_record, pair.without)]
 
     assert sorted(ways) == sorted(ours.DISPATCH_WAYS)
 
 
-async def test_the_stages_add_up() -> None:
+async def test_stage_times_add_up() -> None:
     measured = await ours.stage_by_stage(AT_ONCE)
 
     assert sum(measured.stages_us.values()) == pytest.approx(measured.cpu_us)
     assert min(measured.stages_us.values()) > 0
 
 
-def test_a_contender_that_breaks_says_why() -> None:
+def test_broken_contender_reports_the_reason() -> None:
     with (
         Contender("benchmarks.nowhere", Path(sys.executable)) as nobody,
         pytest.raises(UnavailableError) as e,
@@ -84,7 +84,7 @@ def test_a_contender_that_breaks_says_why() -> None:
     ("peer_us", "wrong", "verdict"),
     [((400, 800), 0, "met"), ((399, 398), 0, "not met"), ((400, 800), 1, "met")],
 )
-def test_wrong_answers_are_judged_and_shares_are_printed(
+def test_wrong_answers_fail_and_shares_are_printed(
     peer_us: tuple[float, ...], wrong: int, verdict: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = [row(OURS, 100, 200), row("peer", *peer_us, goal=1 / 4, wrong=wrong)]
@@ -93,7 +93,7 @@ def test_wrong_answers_are_judged_and_shares_are_printed(
     assert f"(not judged): {table[0].over(table[1]):.2f}, {verdict}\n" in capsys.readouterr().out
 
 
-def test_a_peer_that_is_not_there_has_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unavailable_peer_has_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     absent = Row("peer", "peer", "call", goal=1 / 4, unavailable="cannot be installed")
 
     assert judged([row(OURS, 100), absent])

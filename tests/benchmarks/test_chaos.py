@@ -54,7 +54,7 @@ def recorded(*changes: tuple[int, dict[str, object]], more: Sequence[Recorded] =
     return replace(SOUND, logs=Logs(records), topic=frozenset(each.interaction_id for each in records))
 
 
-def test_what_is_sound_breaks_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sound_evidence_passes_all_checks(capsys: pytest.CaptureFixture[str]) -> None:
     assert print_checks(checks_of(SOUND))
     said = capsys.readouterr().out
     assert "3 / 3 / 0 / 0 (0 dead letters)" in said
@@ -131,7 +131,7 @@ PLANTED: dict[str, tuple[Callable[[], Evidence], str, str]] = {
 }  # fmt: skip
 
 
-def test_a_claim_that_was_set_back_leaves_a_letter_beside_an_end_or_in_place_of_one() -> None:
+def test_restored_claims_excuse_extra_letters() -> None:
     unknown = Logs([*RECORDED[:2], *RECORDED[3:]], dispatched={("call-2", 1)})
     topic = SOUND.topic and SOUND.topic - {"i3"}
     beside = replace(SOUND, letters={"e1": "taken_elsewhere: sent by another run"})
@@ -147,7 +147,7 @@ def test_a_claim_that_was_set_back_leaves_a_letter_beside_an_end_or_in_place_of_
     assert broken(replace(beside, letters={"e1": "crash_loop"}, was_set_back=True)) != []
 
 
-def test_an_envelope_may_end_twice_where_its_claim_did_not_have_its_end() -> None:
+def test_unkept_claim_excuses_a_second_end() -> None:
     doubt = replace(
         RECORDED[2], interaction_id="i3", step="retry", failure="shutdown", in_doubt=True, nusd=900
     )
@@ -162,7 +162,7 @@ def test_an_envelope_may_end_twice_where_its_claim_did_not_have_its_end() -> Non
 
 
 @pytest.mark.parametrize("what", PLANTED)
-def test_each_check_finds_what_it_is_for(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_check_finds_planted_fault(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     planted, promise, place = PLANTED[what]
 
     found = [check for check in broken(planted()) if promise in check.promise]
@@ -181,7 +181,7 @@ def test_every_check_is_tested() -> None:
     ] == []
 
 
-def test_lines_of_a_log_are_read_as_the_log_writes_them() -> None:
+def test_log_lines_are_parsed() -> None:
     logs, envelope = Logs(), envelope_of(5)
     late = {"kind": "attempt.answered_late", "body": {"reservation_id": "default:call-5:1", "attempt": 1}}
     result = {
@@ -208,7 +208,7 @@ def test_lines_of_a_log_are_read_as_the_log_writes_them() -> None:
     assert (logs.finished, logs.interactions, logs.records) == ({envelope.envelope_id}, {"i"}, 5)
 
 
-def test_the_provider_bills_what_its_answer_names_and_refuses_some_for_nothing() -> None:
+def test_provider_bills_match_answers_and_refusals() -> None:
     lines = [billed(f"call-{number}", 1, 0.0) for number in range(5_000)]
 
     shares = {

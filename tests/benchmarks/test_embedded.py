@@ -44,19 +44,19 @@ async def test_each_way_gives_the_answer(way: str) -> None:
     assert way in embedded.rows() | embedded.http_rows()
 
 
-def test_a_proxy_is_asked_and_what_it_used_is_its_own(stub: int) -> None:
+def test_proxy_answers_and_is_measured(stub: int) -> None:
     round_ = Proxy(stub, os.getpid()).round("call_4", 40)
 
     assert round_.wrong == 0
     assert round_.wall_us > 0
 
 
-def test_a_proxy_that_is_not_there_says_so() -> None:
+def test_unavailable_proxy_is_reported() -> None:
     with pytest.raises(UnavailableError, match="it broke: "):
         Proxy(1, os.getpid()).round("call_1", 1)
 
 
-def test_a_gateway_that_cannot_be_measured_is_a_row_with_the_reason(
+def test_unavailable_gateway_is_listed_with_reason(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(UnavailableError) as e:
@@ -69,7 +69,7 @@ def test_a_gateway_that_cannot_be_measured_is_a_row_with_the_reason(
     assert {row.contender for row in embedded.gateway_rows().values()} == {*GATEWAYS}
 
 
-def test_the_share_of_the_sdk_is_printed_and_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sdk_share_is_printed_without_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     assert embedded.holds(measured(0.51))
 
     printed = capsys.readouterr().out
@@ -78,14 +78,14 @@ def test_the_share_of_the_sdk_is_printed_and_not_judged(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("way", [way for way, _, _ in embedded.PROMISES])
-def test_each_promise_is_judged(way: str) -> None:
+def test_each_broken_promise_fails_the_run(way: str) -> None:
     table = measured(0.4)
     table[way].rounds = [Round(9.0, 9.0, 0)]
 
     assert not embedded.holds(table)
 
 
-def test_an_sdk_that_is_not_there_is_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unavailable_sdk_is_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
     table = measured(0.51)
     for way, row in table.items():
         row.unavailable = "cannot be installed" if "_sdk_" in way else ""
@@ -94,14 +94,14 @@ def test_an_sdk_that_is_not_there_is_not_compared(capsys: pytest.CaptureFixture[
     assert "_sdk_" not in capsys.readouterr().out
 
 
-def test_wrong_answers_are_judged() -> None:
+def test_wrong_answer_fails_the_run() -> None:
     table = measured(0.4)
     table["openai_group_1"].rounds = [Round(0.4, 0.4, 1)]
 
     assert not embedded.holds(table)
 
 
-def test_a_step_begins_with_functions_that_there_are() -> None:
+def test_step_functions_exist() -> None:
     begun = {function for _, functions in embedded_ours.STEPS for function in functions}
     classes = (GatewayClient, EnvelopeBuilder, CallContext, EnvelopeHandler, CallRunner)
     named = [
@@ -112,7 +112,7 @@ def test_a_step_begins_with_functions_that_there_are() -> None:
     assert len(named) >= len(classes)
 
 
-def test_the_table_names_every_step_once() -> None:
+def test_steps_table_lists_every_step() -> None:
     row = embedded.rows()["steps"]
     row.rounds = [Round(300, 300, 0, {"result": 100, "provider": 200})]
 

@@ -9,7 +9,7 @@ TABLE = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="u
 TASKS = ("ours_task", "instructor_task", "pydantic_ai_task")
 
 
-def test_our_column_is_as_it_was_printed() -> None:
+def test_own_column_matches_the_documentation() -> None:
     (_, valid), *unusable = ANSWERS.items()
 
     assert f"Decimal('{PRICE}')" in outcome(sys.executable, "ours_task", valid)
@@ -18,5 +18,5 @@ def test_our_column_is_as_it_was_printed() -> None:
         assert f"| {name} | {outcome(sys.executable, 'ours_task', answer)} |" in TABLE
 
 
-def test_the_lines_of_the_programs_are_as_they_were_printed() -> None:
+def test_documented_line_counts_match() -> None:
     assert f"| lines of code | {' | '.join(str(lines_of(task)) for task in TASKS)} |" in TABLE

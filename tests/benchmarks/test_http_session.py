@@ -22,7 +22,7 @@ def row(ours: float, sdk: float, wrong: int = 0) -> Row:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_our_ways_give_the_answer(
+async def test_own_http_ways_answer_correctly(
     way: Callable[[int, int], Awaitable[Round]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving() as address:
@@ -34,5 +34,5 @@ async def test_our_ways_give_the_answer(
     ("measured", "holds"),
     [(row(MOST, 1), True), (row(MOST + 0.01, 1), False), (row(0.1, 1, wrong=1), False)],
 )
-def test_a_session_that_costs_too_much_or_answers_wrong_is_a_failure(measured: Row, *, holds: bool) -> None:
+def test_costly_or_wrong_session_fails(measured: Row, *, holds: bool) -> None:
     assert judged([row(0.1, 1), measured]) is holds

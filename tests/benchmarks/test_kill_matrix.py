@@ -25,7 +25,7 @@ BILLED_AND_BOOKED = Outcome(calls=1, booked_nusd=BILL_NUSD, answers=1, copies=0)
         (Outcome(2, 2 * BILL_NUSD, 1, 0), "2 calls"),
     ],
 )
-def test_what_must_not_be_is_a_fault_of_ours_only(outcome: Outcome, fault: str) -> None:
+def test_only_own_faults_are_reported(outcome: Outcome, fault: str) -> None:
     outcomes = {"billed": [BILLED_AND_BOOKED, outcome]}
     ours = Column("ours", most_calls=1, is_judged=True, outcomes=outcomes)  # type: ignore[arg-type]
     other = Column("other", most_calls=1, outcomes=outcomes)  # type: ignore[arg-type]
@@ -34,7 +34,7 @@ def test_what_must_not_be_is_a_fault_of_ours_only(outcome: Outcome, fault: str) 
     assert other.faults() == []
 
 
-def test_a_cell_has_the_worst_of_its_kills() -> None:
+def test_cell_shows_the_worst_outcome() -> None:
     good, twice = BILLED_AND_BOOKED, Outcome(2, BILL_NUSD, 1, 0)
 
     assert cell([good, twice]) == "2 / 0.002 / 0.001 / answered"
@@ -42,11 +42,11 @@ def test_a_cell_has_the_worst_of_its_kills() -> None:
     assert cell([Outcome(1, 4 * BILL_NUSD, 1, 1, in_doubt=True)]) == "1 / 0.001 / 0.004 / in doubt x2"
 
 
-def test_each_point_is_a_step_of_ours_or_the_providers() -> None:
+def test_kill_points_are_known_steps() -> None:
     assert {*STEPS.values(), "billed"} == set(POINTS)
 
 
-async def test_the_provider_bills_and_then_kills_who_asks() -> None:
+async def test_provider_bills_before_killing_the_client() -> None:
     biller = Biller()
     biller.kills.add("killed")
     asks = f"from benchmarks.peers.billed import post; post({biller.server_port}, '/call', 'killed')"
@@ -60,7 +60,7 @@ async def test_the_provider_bills_and_then_kills_who_asks() -> None:
     assert answer["tokens"] == "50"
 
 
-async def test_a_port_is_whole_unless_its_process_is_to_die_there() -> None:
+async def test_mortal_port_passes_other_calls() -> None:
     class Claims:
         async def finish(self, what: str) -> str:
             return what

@@ -13,7 +13,7 @@ from tests.redis_server import RealServer
 
 
 @pytest.mark.parametrize("way", [row.way for row in rows() if not row.folder])
-def test_each_row_of_ours_reserves_and_settles_on_redis(way: str, own_redis: RealServer) -> None:
+def test_each_row_reserves_and_settles_on_redis(way: str, own_redis: RealServer) -> None:
     async def step() -> object:
         purse = await steps_with(own_redis.url)(Opening(way, "cents", 10**9, f"run-{way}"))
         async with aclosing(purse):

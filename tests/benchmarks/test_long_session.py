@@ -31,14 +31,14 @@ def samples(mb: Callable[[int], float], cpu_s: Callable[[int], float]) -> list[S
     return [Sample(second, mb(second), cpu_s(second)) for second in range(1, 101)]
 
 
-def test_the_slope_leaves_out_what_fills_once() -> None:
+def test_slope_ignores_initial_growth() -> None:
     taken = samples(lambda second: 100.0 + min(second, 20) * 5 + second * 0.5, float)
 
     assert slope(taken, 100_000) == pytest.approx(50, rel=0.01)
     assert slope(taken[:1], 100_000) == 0
 
 
-def test_the_pace_is_that_of_the_last_quarter_over_that_of_the_first() -> None:
+def test_pace_compares_last_and_first_quarter() -> None:
     assert pace(samples(float, lambda second: 5 + second * 0.3)) == pytest.approx(1)
     assert pace(samples(float, lambda second: second + 2 * max(0, second - 75))) == pytest.approx(3, rel=0.05)
     assert pace(samples(float, float)[:5]) == 0
@@ -53,9 +53,7 @@ def test_the_pace_is_that_of_the_last_quarter_over_that_of_the_first() -> None:
         (5 * YEAR, 399, 39, 1.2),
     ],
 )
-def test_what_is_below_the_promise_keeps_it(
-    bars: int, peak_mb: float, slope_mb: float, steady: float
-) -> None:
+def test_cost_below_limit_keeps_promise(bars: int, peak_mb: float, slope_mb: float, steady: float) -> None:
     assert Cost("run", bars, peak_mb, slope_mb, 1, steady).is_kept
 
 
@@ -63,17 +61,17 @@ def test_what_is_below_the_promise_keeps_it(
     ("bars", "peak_mb", "slope_mb", "steady"),
     [(YEAR, 250, 39, 1), (YEAR, 249, 40, 1), (YEAR, 249, 39, 1.21), (5 * YEAR, 400, 39, 1)],
 )
-def test_what_is_at_the_promise_breaks_it(bars: int, peak_mb: float, slope_mb: float, steady: float) -> None:
+def test_cost_at_limit_breaks_promise(bars: int, peak_mb: float, slope_mb: float, steady: float) -> None:
     assert not Cost("run", bars, peak_mb, slope_mb, 1, steady).is_kept
 
 
-def test_a_process_that_is_gone_holds_nothing() -> None:
+def test_ended_process_measures_as_zero() -> None:
     assert min(resident_mb(os.getpid())) > 10
     assert cpu_of(os.getpid()) > 0
     assert (*resident_mb(2**22 + 1), cpu_of(2**22 + 1)) == (0, 0, 0)
 
 
-async def test_the_shipped_bars_follow_each_other_without_a_hole(tmp_path: Path) -> None:
+async def test_generated_bars_have_no_gap(tmp_path: Path) -> None:
     path = tmp_path / "BTCUSDT.csv.gz"
 
     await asyncio.to_thread(write_bars, path, 2_600)
@@ -84,7 +82,7 @@ async def test_the_shipped_bars_follow_each_other_without_a_hole(tmp_path: Path)
 
 
 @pytest.mark.soak
-def test_a_short_session_and_its_replay_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_short_session_and_replay_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--bars", "400", "--before", str(ROOT)]) == 0
 
     printed = capsys.readouterr().out
@@ -94,14 +92,14 @@ def test_a_short_session_and_its_replay_are_measured(capsys: pytest.CaptureFixtu
     assert "of the CPU before" in printed
 
 
-def test_the_table_has_a_line_for_each_process() -> None:
+def test_table_has_a_line_per_process() -> None:
     assert table([Cost("run", YEAR, 164.2, 13.04, 42.0, 1.0432)]).splitlines()[1].split() == [
         "run", "105,120", "164.2", "13.0", "42.0", "400", "1.04",
     ]  # fmt: skip
 
 
 @pytest.mark.soak
-def test_a_long_replay_is_as_quick_a_bar_as_a_short_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_replay_pace_is_checked_against_short(capsys: pytest.CaptureFixture[str]) -> None:
     short, *long = (
         Cost("replay", bars, 90, 9, cpu_s) for bars, cpu_s in ((YEAR // 4, 10.0), (YEAR, 47.9), (YEAR, 48.1))
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from benchmarks.neighbours import run
 
 
-async def test_every_bound_between_neighbours_holds_and_a_breach_is_seen() -> None:
+async def test_neighbour_bounds_hold_and_breach_is_detected() -> None:
     rows = await run()
 
     assert [row for row in rows if not row.holds] == []

@@ -41,21 +41,21 @@ def row(
     return made
 
 
-def test_a_call_uses_the_same_for_everybody_and_never_more_than_its_cap() -> None:
+def test_call_usage_is_deterministic_and_below_cap() -> None:
     for load in LOADS.values():
         used = [load.used(f"call-{number}") for number in range(2_000)]
         assert used == [load.used(f"call-{number}") for number in range(2_000)]
         assert load.least <= min(used) < max(used) < load.cap
 
 
-def test_the_full_load_asks_for_more_than_the_budget() -> None:
+def test_full_load_exceeds_the_budget() -> None:
     for size in (FULL, QUICK):
         for load in LOADS.values():
             wanted = sum(load.used(f"call-{number}") for number in range(size.calls)) * NUSD_PER_TOKEN
             assert wanted > size.budget(load)
 
 
-def test_our_price_book_has_the_price_that_the_stub_bills() -> None:
+def test_price_book_matches_stub_price() -> None:
     envelope = envelope_of(opening(), 1)
 
     rates = PRICES.rates(envelope.provider, envelope.model, at=envelope.created_at)
@@ -63,13 +63,13 @@ def test_our_price_book_has_the_price_that_the_stub_bills() -> None:
     assert (rates.input, rates.dearest_input, rates.output) == (0, 0, NUSD_PER_TOKEN)
 
 
-def test_an_envelope_is_the_same_wherever_it_is_delivered() -> None:
+def test_envelope_is_deterministic_per_call() -> None:
     assert envelope_of(opening(), 1) == envelope_of(opening(), 1)
     assert envelope_of(opening(), 1).envelope_id != envelope_of(opening(), 2).envelope_id
 
 
 @pytest.mark.parametrize("load", LOADS.values())
-def test_ours_is_killed_while_money_is_left_and_the_peers_are_not(load: Load) -> None:
+def test_kill_plan_is_only_for_ours(load: Load) -> None:
     ours = plan_of(opening(), load, FULL, is_ours=True)
     peers = plan_of(opening(), load, FULL, is_ours=False)
 
@@ -81,7 +81,7 @@ def test_ours_is_killed_while_money_is_left_and_the_peers_are_not(load: Load) ->
     assert (peers.kills, peers.restarts, peers.twice) == ((), (), frozenset())
 
 
-async def test_a_call_is_billed_even_if_nobody_waits_for_its_answer(tmp_path: Path) -> None:
+async def test_abandoned_call_is_still_billed(tmp_path: Path) -> None:
     with Stub(tmp_path).opened() as (port, invoice):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"cents call-1\n")
@@ -98,7 +98,7 @@ async def test_a_call_is_billed_even_if_nobody_waits_for_its_answer(tmp_path: Pa
     assert billed.of("call-1") == CENTS.used("call-1") * NUSD_PER_TOKEN
 
 
-async def test_every_call_is_answered_though_a_process_is_killed_and_some_are_delivered_twice(
+async def test_all_calls_are_answered_despite_kills(
     tmp_path: Path,
 ) -> None:
     twice = frozenset(range(0, 200, 20))
@@ -113,13 +113,13 @@ async def test_every_call_is_answered_though_a_process_is_killed_and_some_are_de
     assert set(ran.answers) == set(range(200))
 
 
-async def test_a_contender_that_breaks_says_why() -> None:
+async def test_broken_contender_reports_the_reason() -> None:
     with pytest.raises(UnavailableError, match=r"No module named benchmarks\.nowhere"):
         async with Fleet([sys.executable, "-m", "benchmarks.nowhere"]):
             pass
 
 
-def test_of_two_deliveries_the_one_that_made_the_call_counts() -> None:
+def test_duplicate_delivery_keeps_the_paid_outcome() -> None:
     ran = Ran([Told(1, "taken"), Told(1, "paid", 5), Told(2, "paid", 7), Told(2, "taken")])
 
     assert {call: told.outcome for call, told in ran.answers.items()} == {1: "paid", 2: "paid"}
@@ -145,7 +145,7 @@ PAID = Told(1, "paid", MOST)
         (row({"call-1": [MOST]}, replace(PAID, nusd=1), spent=MOST), "told another cost"),
     ],
 )
-def test_a_promise_that_breaks_is_named(found: Row, problem: str | None) -> None:
+def test_broken_promise_is_named(found: Row, problem: str | None) -> None:
     told = problems(found)
 
     assert (not told) if problem is None else any(problem in one for one in told)
@@ -159,19 +159,19 @@ def test_a_promise_that_breaks_is_named(found: Row, problem: str | None) -> None
         (Row(MLFLOW, CENTS, 10, unavailable="cannot be installed"), False),
     ],
 )
-def test_a_run_in_which_mlflow_does_not_overspend_is_void(mlflow: Row, *, holds: bool) -> None:
+def test_run_without_mlflow_overspend_is_void(mlflow: Row, *, holds: bool) -> None:
     ours = row({"call-1": [MOST]}, PAID, spent=MOST)
 
     assert judged([ours, mlflow]) is holds
 
 
-def test_ours_that_cannot_be_measured_breaks_the_promise() -> None:
+def test_unmeasured_own_row_breaks_promise() -> None:
     ours = Row(OURS, CENTS, 10, unavailable="it broke")
 
     assert not judged([ours, Row(MLFLOW, CENTS, 10, invoice=Invoice({"call-1": [11]}))])
 
 
-def test_a_percentile_of_nothing_is_nothing() -> None:
+def test_percentile_of_empty_list_is_zero() -> None:
     assert percentile([], 0.99) == 0
     assert percentile([1.0, 2.0, 3.0], 0.5) == 2.0
     assert percentile([1.0, 2.0, 3.0], 0.99) == 3.0

@@ -10,11 +10,11 @@ def a_run(mode: str = "paper", *, invoice: int = LIMIT_NUSD, spent: int = LIMIT_
     return KilledRun(mode, kills=5, calls=6, invoice=invoice, spent=spent, spend=spent)
 
 
-def test_a_bill_up_to_the_limit_that_the_books_show_is_no_problem() -> None:
+def test_booked_bill_within_limit_is_accepted() -> None:
     assert problems_of([a_run(), a_run(invoice=0)]) == []
 
 
-def test_a_nano_dollar_above_the_limit_or_missing_in_the_books_is_one() -> None:
+def test_overspend_or_missing_nano_dollar_is_reported() -> None:
     over = a_run(invoice=LIMIT_NUSD + 1, spent=LIMIT_NUSD + 1)
 
     assert problems_of([a_run(), over]) == ["1 of 2 folders overspent, by up to 0.000000001 USD"]

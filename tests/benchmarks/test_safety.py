@@ -23,7 +23,7 @@ def row(
     )
 
 
-def test_every_position_is_cut_and_every_character_lost_once() -> None:
+def test_damage_covers_every_position() -> None:
     texts = damaged(every=1)
 
     assert len(set(texts.cuts)) == len(ORDER)
@@ -32,7 +32,7 @@ def test_every_position_is_cut_and_every_character_lost_once() -> None:
     assert len(texts.losses) == len(ORDER)
 
 
-def test_drafts_fit_their_schemas_and_every_position_is_cut() -> None:
+def test_drafts_are_valid_and_cut_everywhere() -> None:
     texts = damaged(every=1).thoughts
 
     assert all(validator(schema).is_valid(json.loads(draft)) for schema, draft in DRAFTS.items())
@@ -42,7 +42,7 @@ def test_drafts_fit_their_schemas_and_every_position_is_cut() -> None:
 
 @pytest.mark.parametrize("way", ["planning", "analysis", "read_json"])
 @pytest.mark.parametrize("schema", DRAFTS)
-def test_draft_is_not_taken_from_a_cut_text(way: str, schema: str) -> None:
+def test_draft_in_cut_text_is_rejected(way: str, schema: str) -> None:
     read = WAYS[way](schema)
 
     for text in damaged(every=16).thoughts:
@@ -50,7 +50,7 @@ def test_draft_is_not_taken_from_a_cut_text(way: str, schema: str) -> None:
             read(text)
 
 
-def test_the_order_and_the_ticket_fit_their_schemas() -> None:
+def test_expected_objects_fit_the_schemas() -> None:
     assert validator("typical").is_valid(EXPECTED)
     assert validator("full").is_valid(EXPECTED)
     assert validator("ticket").is_valid(TICKET)
@@ -58,7 +58,7 @@ def test_the_order_and_the_ticket_fit_their_schemas() -> None:
     assert len(SCHEMAS["full"]["required"]) == len(EXPECTED) == 13
 
 
-def test_a_slip_is_no_json_unless_it_is_there_to_show_that_json_is_read() -> None:
+def test_slips_are_not_json_except_controls() -> None:
     readable = {"none", "repeated key, equal value"}
 
     for kind, texts in SLIPS.items():
@@ -86,20 +86,18 @@ def _is_json(text: str) -> bool:
         (None, "refused"),
     ],
 )
-def test_a_value_that_was_not_written_is_wrong_where_it_fits_the_schema(
-    told: str | None, reading: Reading
-) -> None:
+def test_changed_value_within_schema_is_wrong(told: str | None, reading: Reading) -> None:
     assert judged(told, TICKET, "ticket") == reading
 
 
-def test_true_is_not_one_and_the_spelling_of_a_number_does_not_matter() -> None:
+def test_same_distinguishes_booleans_from_numbers() -> None:
     assert same({"a": [1, 0.5]}, {"a": [1.0, 0.5]})
     assert not same({"a": True}, {"a": 1})
     assert not same([1], [1, 2])
     assert not same({"a": 1}, {"b": 1})
 
 
-def test_only_what_strict_json_does_not_give_counts_as_introduced() -> None:
+def test_introduced_errors_exclude_strict_json_errors() -> None:
     floor = row("wrong", "refused", "refused", "right")
     ours = row("wrong", "wrong", "right", "right")
 
@@ -119,13 +117,13 @@ def test_only_what_strict_json_does_not_give_counts_as_introduced() -> None:
         (row("wrong", "wrong", cuts=("wrong",), slips=("wrong",)), True),
     ],
 )
-def test_one_wrong_value_or_one_slip_that_is_not_mended_breaks_the_promise(ours: Row, *, holds: bool) -> None:
+def test_wrong_value_or_unmended_slip_breaks_promise(ours: Row, *, holds: bool) -> None:
     floor = row("wrong", "refused", cuts=("refused",), slips=("refused",))
 
     assert kept([floor, ours]) is holds
 
 
-def test_a_way_of_ours_that_cannot_be_measured_breaks_the_promise() -> None:
+def test_unmeasured_own_way_breaks_promise() -> None:
     ours = row(is_judged=True)
     ours.unavailable = "it broke"
 
@@ -133,7 +131,7 @@ def test_a_way_of_ours_that_cannot_be_measured_breaks_the_promise() -> None:
 
 
 @pytest.mark.parametrize("way", ["planning", "analysis", "read_json"])
-def test_nothing_is_taken_from_a_text_without_one_reading(way: str) -> None:
+def test_ambiguous_text_is_rejected(way: str) -> None:
     read = WAYS[way]("ticket")
 
     for texts in GUESSES.values():
@@ -144,12 +142,12 @@ def test_nothing_is_taken_from_a_text_without_one_reading(way: str) -> None:
 
 @pytest.mark.parametrize("way", ["planning", "analysis", "read_json"])
 @pytest.mark.parametrize("kind", SLIPS)
-def test_a_slip_with_one_reading_is_mended(kind: str, way: str) -> None:
+def test_unambiguous_slip_is_mended(kind: str, way: str) -> None:
     read = WAYS[way]("ticket")
 
     for text in SLIPS[kind]:
         assert same(read(text), meant(text)), text
 
 
-def test_no_workflow_takes_an_order_beside_a_stop_reason_that_is_not_complete() -> None:
+def test_incomplete_stop_reason_rejects_every_order() -> None:
     assert stop_reasons_hold()

@@ -24,18 +24,18 @@ def test_every_family_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     "family",
     [FAMILIES[0], *(pytest.param(family, marks=pytest.mark.soak) for family in FAMILIES[1:])],
 )
-def test_a_family_keeps_its_promises_however_long_it_takes(family: Family) -> None:
+def test_family_keeps_promises_without_time_limit(family: Family) -> None:
     assert judge(family, load_panel(), 2, 0.0, most_ms=math.inf) == []
 
 
-def test_a_family_that_takes_too_long_is_a_problem() -> None:
+def test_slow_family_is_a_problem() -> None:
     (slow,) = judge("momentum", load_panel(), 2, 0.0, most_ms=0.5)
 
     assert slow.startswith("momentum: ")
     assert slow.endswith(" ms of CPU a set; allowed: 0")
 
 
-def test_a_set_that_is_stopped_is_a_problem_with_its_reason() -> None:
+def test_stopped_set_is_a_problem_with_reason() -> None:
     (params,) = sets_of("momentum", load_panel(), 1)
     days = np.datetime64("2020-01-01", "D") + np.arange(10)
     short = Panel.of("ten days", days, ["A", "B"], {"close": np.ones((10, 2))})

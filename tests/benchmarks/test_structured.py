@@ -39,7 +39,7 @@ def test_every_text_means_the_order() -> None:
 @pytest.mark.parametrize(
     "way", ["analysis", "planning", "strict", "read_json", "safe floor", "json", "orjson"]
 )
-def test_our_ways_read_the_order(way: str) -> None:
+def test_own_ways_read_the_order(way: str) -> None:
     def read(text: str) -> Any:
         return ours_reading.WAYS[way]("full")(text)
 
@@ -48,33 +48,33 @@ def test_our_ways_read_the_order(way: str) -> None:
 
 
 @pytest.mark.parametrize("hazard", HAZARDS)
-def test_a_hazard_is_refused_by_us(hazard: str) -> None:
+def test_own_ways_refuse_each_hazard(hazard: str) -> None:
     for way in ("planning", "strict", "read_json"):
         with pytest.raises((ParserException, UnreadableError, ours_reading.RefusedError)):
             ours_reading.WAYS[way]("ticket")(HAZARDS[hazard])
 
 
-def test_calls_are_counted_and_a_value_that_was_not_meant_is_wrong() -> None:
+def test_billed_counts_calls_and_outcome() -> None:
     assert ours_reading.billed({"kind": "none"}) == {"calls": 1, "outcome": "right"}
     assert ours_reading.billed({"kind": "refusal"}) == {"calls": 1, "outcome": "refusal"}
     assert ours_reading.billed({"kind": "wrong enum, then right"}) == {"calls": 2, "outcome": "right"}
 
 
-def test_ratios_are_judged() -> None:
+def test_worse_ratios_break_the_promise() -> None:
     assert judged(measured(), ONCE)
     assert not judged(measured(floor=7.0), ONCE)
     assert not judged(measured(instructor=24.0), ONCE)
     assert not judged(measured(json_repair=9.0), ONCE)
 
 
-def test_an_order_that_is_missed_breaks_the_promise() -> None:
+def test_missed_order_breaks_the_promise() -> None:
     table = measured()
     table[0].rounds["prose"] = [Timed(10.0, 0.0)]
 
     assert not judged(table, ONCE)
 
 
-def test_a_hazard_that_is_taken_breaks_the_promise() -> None:
+def test_accepted_hazard_breaks_the_promise() -> None:
     table = measured()
     table[1].takes = ["NaN"]
 
@@ -82,13 +82,13 @@ def test_a_hazard_that_is_taken_breaks_the_promise() -> None:
 
 
 @pytest.mark.parametrize("bill", [Bill(2, "right"), Bill(1, "WRONG VALUE")])
-def test_a_call_too_many_and_a_wrong_value_break_the_promise(bill: Bill) -> None:
+def test_extra_call_or_wrong_value_breaks_promise(bill: Bill) -> None:
     bills = {"agentic_trading": {**ONCE["agentic_trading"], "prose around": bill}}
 
     assert not judged(measured(), bills)
 
 
-def test_peers_that_are_not_there_are_not_judged() -> None:
+def test_unavailable_peers_are_ignored() -> None:
     table = measured()
     for row in table:
         if row.contender != "agentic_trading":

@@ -5,7 +5,7 @@ from dataclasses import replace
 from benchmarks.usage import FAILED, OVERBILLED, SHAPES, UNTOLD, problem_of, run
 
 
-def test_what_is_recorded_of_every_shape_is_its_bill_or_more_and_a_breach_is_seen() -> None:
+def test_recorded_usage_covers_bill_or_is_reported() -> None:
     found = run()
 
     assert [shape for shape, _, _ in found] == list(SHAPES)

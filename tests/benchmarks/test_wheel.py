@@ -28,7 +28,7 @@ def environments() -> list[Bare]:
     return [Bare(version, Path(version), dict(good)) for version in ("3.11", "3.12")]
 
 
-def test_lowest_declared_version_is_the_required_one() -> None:
+def test_lowest_declared_version_is_required() -> None:
     required = tomllib.loads(PYPROJECT)["project"]["requires-python"]
 
     assert f">={declared_versions(PYPROJECT)[0]}" == required
@@ -40,13 +40,13 @@ def test_declared_versions_are_sorted_by_number() -> None:
     assert declared_versions(text) == ["3.9", "3.10"]
 
 
-def test_this_version_is_found() -> None:
+def test_current_interpreter_is_found() -> None:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
 
     assert interpreter(version) == Path(sys.executable)
 
 
-def test_missing_interpreter_is_named_with_its_remedy() -> None:
+def test_missing_interpreter_error_names_remedy() -> None:
     with pytest.raises(WheelError, match=r"Python 3\.99, which is not installed.*pyenv install 3\.99"):
         interpreters(["3.99"])
 
@@ -62,14 +62,14 @@ def test_equal_results_are_no_problem() -> None:
         (Result(0, "d2"), "Python 3.11 and Python 3.12: run: different digests d1 and d2"),
     ],
 )
-def test_failed_command_or_other_digest_is_a_problem(result: Result, problem: str) -> None:
+def test_failure_or_different_digest_is_a_problem(result: Result, problem: str) -> None:
     first, second = environments()
     changed = replace(second, results=second.results | {"run": result})
 
     assert problem in problems([first, changed])
 
 
-def test_command_that_did_not_run_is_a_problem() -> None:
+def test_missing_command_result_is_a_problem() -> None:
     first, second = environments()
     del second.results["worker"]
 

@@ -29,7 +29,7 @@ def filled(*keys: str, start: int = 0) -> Assignment:
 
 
 @given(st.integers(0, 1000), OFFSETS, st.data())
-def test_a_watermark_never_passes_what_is_in_flight_never_goes_back_and_no_gap_stops_it(
+def test_watermark_is_monotonic_and_below_in_flight(
     start: int, steps: list[int], data: st.DataObject
 ) -> None:
     watermark = Watermark(start)
@@ -52,7 +52,7 @@ def test_a_watermark_never_passes_what_is_in_flight_never_goes_back_and_no_gap_s
 
 
 @given(st.integers(0, 100), OFFSETS, st.integers(0, 400))
-def test_an_offset_that_was_seen_is_refused(start: int, steps: list[int], again: int) -> None:
+def test_watermark_refuses_seen_offset(start: int, steps: list[int], again: int) -> None:
     watermark = Watermark(start)
     offsets = offsets_of(start, steps)
     for offset in offsets:
@@ -61,12 +61,12 @@ def test_an_offset_that_was_seen_is_refused(start: int, steps: list[int], again:
     assert watermark.track(again) == (again > offsets[-1])
 
 
-def test_nothing_done_is_nothing_to_commit() -> None:
+def test_watermark_starts_at_first_offset() -> None:
     assert Watermark(7).position == 7
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=12), st.data())
-def test_each_key_keeps_its_order_whatever_is_given_back(keys: list[str], data: st.DataObject) -> None:
+def test_key_order_survives_give_back(keys: list[str], data: st.DataObject) -> None:
     made = filled(*keys, start=10)
     held: list[Delivery] = []
     finished: list[int] = []
@@ -93,7 +93,7 @@ def test_each_key_keeps_its_order_whatever_is_given_back(keys: list[str], data: 
     assert made.unfinished == 0
 
 
-def test_a_delivery_says_where_it_is_from_and_how_often_it_was_handed_out() -> None:
+def test_delivery_carries_source_and_attempt_count() -> None:
     made = filled("a")
 
     first = made.take()
@@ -105,7 +105,7 @@ def test_a_delivery_says_where_it_is_from_and_how_often_it_was_handed_out() -> N
     assert (made.holds(first), made.holds(second)) == (False, True)
 
 
-def test_what_is_revoked_hands_out_nothing_more_and_what_is_held_may_be_finished() -> None:
+def test_revoked_assignment_stops_but_finishes_held_messages() -> None:
     made = filled("a", "a", "b")
     held = made.take()
 
@@ -117,7 +117,7 @@ def test_what_is_revoked_hands_out_nothing_more_and_what_is_held_may_be_finished
     assert not made.add(3, Message("c", b"", {}))
 
 
-def test_what_is_given_back_after_the_revocation_is_not_handed_out_again() -> None:
+def test_message_returned_after_revocation_is_not_redelivered() -> None:
     made = filled("a")
     held = made.take()
     made.revoke()
@@ -127,7 +127,7 @@ def test_what_is_given_back_after_the_revocation_is_not_handed_out_again() -> No
     assert (made.in_flight, made.position, made.has_ready) == (0, 0, False)
 
 
-def test_a_copy_of_an_offset_is_passed_over() -> None:
+def test_duplicate_offset_is_ignored() -> None:
     made = filled("a", "b")
 
     assert not made.add(1, Message("b", b"copy", {}))
@@ -135,14 +135,14 @@ def test_a_copy_of_an_offset_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize(("end", "waiting"), [(None, 1), (2, 1), (5, 4)])
-def test_what_waits_is_what_is_queued_and_what_was_not_fetched_yet(end: int | None, waiting: int) -> None:
+def test_waiting_counts_queued_and_unfetched_messages(end: int | None, waiting: int) -> None:
     made = filled("a", "b")
     made.take()
 
     assert made.waiting(end) == waiting
 
 
-def test_a_partition_with_next_to_nothing_has_room_though_its_topic_is_full() -> None:
+def test_small_partition_has_room_in_full_topic() -> None:
     made = AssignedPartitions[Assignment](["topic"], buffer=8)
     full, other = Assignment("topic", 0, 0), Assignment("topic", 1, 0)
     made.begin(full)
@@ -160,7 +160,7 @@ def test_a_partition_with_next_to_nothing_has_room_though_its_topic_is_full() ->
     assert made.with_room() == []
 
 
-def test_a_full_topic_has_no_room_until_half_of_it_is_done() -> None:
+def test_full_topic_has_room_when_half_done() -> None:
     made = AssignedPartitions[Assignment](["full", "other"], buffer=4)
     full, other = Assignment("full", 0, 0), Assignment("other", 0, 0)
     made.begin(full)
@@ -179,7 +179,7 @@ def test_a_full_topic_has_no_room_until_half_of_it_is_done() -> None:
     assert not made.is_any_full
 
 
-def test_what_has_ended_is_forgotten_but_not_a_later_assignment_of_the_same_partition() -> None:
+def test_ending_assignment_twice_keeps_the_successor() -> None:
     made = AssignedPartitions[Assignment](["topic"], buffer=4)
     first, second = filled("a"), filled("a")
     made.begin(first)

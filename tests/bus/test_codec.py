@@ -66,14 +66,14 @@ def changed(**changes: Any) -> bytes:
     return orjson.dumps(orjson.loads(ASKED.wire) | changes)
 
 
-def test_an_envelope_comes_back_equal() -> None:
+def test_envelope_round_trips_unchanged() -> None:
     read = read_envelope(delivery(envelope_message(ASKED).value))
 
     assert read == ASKED
     assert read.wire == ASKED.wire
 
 
-def test_an_envelope_says_in_its_headers_what_and_whose_it_is() -> None:
+def test_envelope_message_has_cloudevents_headers() -> None:
     asked = envelope(
         envelope_id="11111111-2222-4333-8444-555555555555", trace_id=TRACE, causation_id="trigger-1",
         tenant_id="acme", subject="BTCUSDT", deadline=NOW + timedelta(seconds=90),
@@ -99,7 +99,7 @@ def test_an_envelope_says_in_its_headers_what_and_whose_it_is() -> None:
     }
 
 
-def test_an_interaction_comes_back_equal_and_answers_its_envelope() -> None:
+def test_interaction_round_trips_and_names_envelope() -> None:
     recorded = interaction(envelope=ASKED, parsed_output={"price": Decimal("1.50"), "size": 3})
 
     message = reply_message(recorded, ADDRESS, final=True)
@@ -117,7 +117,7 @@ def test_an_interaction_comes_back_equal_and_answers_its_envelope() -> None:
     assert not reply_head(reply_message(recorded, ADDRESS, final=False)).is_final
 
 
-def test_an_event_comes_back_equal_and_names_its_kind() -> None:
+def test_event_round_trips_with_kind_header() -> None:
     recorded = event("order.fill", trace_id=TRACE, causation_id="e-1")
 
     message = event_message(recorded)
@@ -127,7 +127,7 @@ def test_an_event_comes_back_equal_and_names_its_kind() -> None:
     assert (message.headers["ce_subject"], message.headers["ce_causationid"]) == ("order.fill", "e-1")
 
 
-def test_a_dead_letter_answers_the_envelope_that_it_holds() -> None:
+def test_dead_letter_names_failed_envelope() -> None:
     letter = DeadLetter.of(
         delivery(ASKED.wire), reason="checksum", detail="", time=NOW, envelope_id="e-1", trace_id=TRACE
     )
@@ -139,7 +139,7 @@ def test_a_dead_letter_answers_the_envelope_that_it_holds() -> None:
     assert message.headers["ce_subject"] == "checksum"
 
 
-def test_a_dead_letter_that_is_a_reply_goes_to_the_address() -> None:
+def test_dead_letter_reply_is_keyed_by_address() -> None:
     letter = DeadLetter.of(delivery(ASKED.wire), reason="checksum", detail="", time=NOW, envelope_id="e-1")
 
     message = dead_letter_message(letter, address=ADDRESS)
@@ -148,17 +148,17 @@ def test_a_dead_letter_that_is_a_reply_goes_to_the_address() -> None:
     assert read_dead_letter(message) == letter
 
 
-def test_an_envelope_says_where_its_replies_go() -> None:
+def test_envelope_message_carries_reply_address() -> None:
     assert reply_address(envelope_message(ASKED, reply_to=ADDRESS)) == ADDRESS
     assert reply_address(envelope_message(ASKED)) == ""
 
 
 @pytest.mark.parametrize("odd", ["", "a b", "a" * 65, "../x", "a:b", "é", "%41"])
-def test_what_can_be_no_address_is_none(odd: str) -> None:
+def test_invalid_reply_address_reads_as_empty(odd: str) -> None:
     assert reply_address(Message(TRACE, b"", {"at_reply_to": odd})) == ""
 
 
-def test_what_this_process_has_spelled_is_read_as_the_object_that_it_was() -> None:
+def test_local_message_returns_the_same_object() -> None:
     attempt, fact = interaction(envelope=ASKED), event()
 
     assert read_envelope(Delivery("llm.envelopes.general", 0, envelope_message(ASKED), 1)) is ASKED
@@ -170,7 +170,7 @@ def test_what_this_process_has_spelled_is_read_as_the_object_that_it_was() -> No
     lambda message: replace(message, value=bytes(bytearray(message.value))),
     lambda message: Signer("desk", b"k" * 32).sign(message),
 ], ids=["other bytes", "signed"])  # fmt: skip
-def test_what_has_other_bytes_or_was_signed_is_read_from_its_bytes(
+def test_changed_or_signed_message_is_parsed(
     change: Callable[[Message], Message],
 ) -> None:
     message = change(envelope_message(ASKED))
@@ -182,20 +182,20 @@ def test_what_has_other_bytes_or_was_signed_is_read_from_its_bytes(
 
 
 @pytest.mark.parametrize("name", ["request_hash", "envelope_hash"])
-def test_a_hash_that_this_process_was_given_is_checked(name: str) -> None:
+def test_forged_hash_of_local_envelope_is_refused(name: str) -> None:
     forged = envelope(**{name: "rk1:" + "0" * 64})
 
     with pytest.raises(UnreadableMessageError, match="checksum"):
         read_envelope(Delivery("llm.envelopes.general", 0, envelope_message(forged), 1))
 
 
-def test_a_name_cannot_forge_a_header() -> None:
+def test_field_values_cannot_inject_headers() -> None:
     headers = envelope_message(envelope(subject="x\r\nce_id: forged", tenant_id="a\nb")).headers
 
     assert all(value.isprintable() and value.isascii() for value in headers.values())
 
 
-def test_an_envelope_over_the_limit_is_not_even_parsed() -> None:
+def test_oversized_envelope_is_refused_before_parsing() -> None:
     e = refusal(b"{" * 101, {"ce_id": "e-9", "ce_correlationid": "t-9"}, max_bytes=100)
 
     assert (e.reason, e.envelope_id, e.trace_id) == ("too_large", "e-9", "t-9")
@@ -205,12 +205,12 @@ def test_an_envelope_over_the_limit_is_not_even_parsed() -> None:
 @pytest.mark.parametrize(
     "raw", [b"", b"{", b"[]", b"null", b"\xff", b"{}", b'{"instructions":1}', b"[" * 100_000]
 )
-def test_what_is_not_an_envelope_is_refused(raw: bytes) -> None:
+def test_malformed_envelope_is_refused(raw: bytes) -> None:
     assert refusal(raw).reason == "decode"
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity"])
-def test_a_number_that_json_does_not_have_is_refused(number: bytes) -> None:
+def test_non_json_number_is_refused(number: bytes) -> None:
     raw = ASKED.wire.replace(b"1.5", number)
 
     assert refusal(raw).reason in {"decode", "checksum"}
@@ -221,7 +221,7 @@ def test_a_number_that_json_does_not_have_is_refused(number: bytes) -> None:
     [{"subject": "ETHUSDT"}, {"new_field": 1}, {"envelope_hash": "0" * 16}, {"envelope_hash": ""}],
     ids=str,
 )
-def test_an_envelope_that_is_not_as_it_was_sealed_is_refused(changes: dict[str, Any]) -> None:
+def test_envelope_changed_after_sealing_is_refused(changes: dict[str, Any]) -> None:
     e = refusal(changed(**changes))
 
     assert (e.reason, e.envelope_id, e.trace_id) == ("checksum", "e-1", TRACE)
@@ -229,14 +229,14 @@ def test_an_envelope_that_is_not_as_it_was_sealed_is_refused(changes: dict[str, 
 
 @pytest.mark.parametrize("name", ["as_of", "deadline"])
 @pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
-def test_a_moment_that_utc_cannot_spell_is_refused(name: str, moment: str) -> None:
+def test_timestamp_outside_utc_range_is_refused(name: str, moment: str) -> None:
     fields = orjson.loads(ASKED.wire) | {name: moment}
     del fields["request_hash"], fields["envelope_hash"]
 
     assert refusal(orjson.dumps(fields)).reason == "decode"
 
 
-def test_nesting_without_end_is_refused() -> None:
+def test_excessive_nesting_is_refused() -> None:
     deep = b'{"a":' * 2_000 + b"1.5" + b"}" * 2_000
     raw = interaction(envelope=ASKED, parsed_output={"a": 1}).wire.replace(b'{"a":1}', deep)
 
@@ -244,14 +244,14 @@ def test_nesting_without_end_is_refused() -> None:
         read_interaction(Message(TRACE, raw, {}))
 
 
-def test_an_envelope_without_a_checksum_is_refused() -> None:
+def test_envelope_without_checksum_is_refused() -> None:
     fields = orjson.loads(ASKED.wire)
     del fields["envelope_hash"]
 
     assert refusal(orjson.dumps(fields)).reason == "checksum"
 
 
-def test_a_request_hash_that_is_not_that_of_the_request_is_refused() -> None:
+def test_mismatched_request_hash_is_refused() -> None:
     other = envelope(instructions="Something else.")
     forged = LLMEnvelope(**ASKED.model_dump(exclude={"envelope_hash"}) | {"request_hash": other.request_hash})
     assert forged.is_intact
@@ -263,7 +263,7 @@ def test_a_request_hash_that_is_not_that_of_the_request_is_refused() -> None:
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"1e999", b"12345678901234567890123456"])
-def test_an_event_that_no_log_can_spell_is_refused(number: bytes) -> None:
+def test_event_with_unloggable_number_is_refused(number: bytes) -> None:
     raw = event(body={"close": 42}, trace_id=TRACE).wire.replace(b"42", number)
 
     with pytest.raises(UnreadableMessageError) as caught:
@@ -273,7 +273,7 @@ def test_an_event_that_no_log_can_spell_is_refused(number: bytes) -> None:
 
 
 @given(st.data())
-def test_any_changed_byte_is_noticed(data: st.DataObject) -> None:
+def test_any_changed_byte_is_refused(data: st.DataObject) -> None:
     raw = bytearray(ASKED.wire)
     place = data.draw(st.integers(0, len(raw) - 1))
     raw[place] ^= data.draw(st.integers(1, 255))
@@ -281,13 +281,13 @@ def test_any_changed_byte_is_noticed(data: st.DataObject) -> None:
     refusal(bytes(raw))
 
 
-def test_the_same_envelope_in_another_spelling_is_accepted() -> None:
+def test_reformatted_envelope_is_accepted() -> None:
     spelled = json.dumps(json.loads(ASKED.wire), indent=1, sort_keys=False).encode()
 
     assert read_envelope(delivery(spelled)) == ASKED
 
 
-def test_a_field_of_a_newer_producer_is_kept() -> None:
+def test_unknown_envelope_field_is_kept() -> None:
     newer = LLMEnvelope.model_validate({**ASKED.model_dump(exclude={"envelope_hash"}), "mood": "calm"})
 
     assert read_envelope(delivery(newer.wire)).model_extra == {"mood": "calm"}
@@ -298,19 +298,19 @@ def test_another_major_version_is_refused(version: Any) -> None:
     assert refusal(changed(schema_version=version)).reason == "schema_version"
 
 
-def test_a_newer_minor_version_is_read() -> None:
+def test_newer_minor_version_is_read() -> None:
     assert read_envelope(delivery(envelope(schema_version="1.7").wire)).schema_version == "1.7"
 
 
 @pytest.mark.parametrize("part", ["budget", "safety_constraints", "output_policy"])
-def test_an_unknown_restriction_is_never_ignored(part: str) -> None:
+def test_unknown_restriction_is_refused(part: str) -> None:
     e = refusal(changed(**{part: orjson.loads(ASKED.wire)[part] | {"max_risk": 1}}))
 
     assert (e.reason, e.envelope_id, e.trace_id) == ("unknown_restriction", "e-1", TRACE)
     assert f"{part}.max_risk" in e.detail
 
 
-def test_a_field_that_must_be_understood_and_is_not_is_refused() -> None:
+def test_unknown_must_understand_field_is_refused() -> None:
     e = refusal(envelope(must_understand=["deadline", "hedge"]).wire)
 
     assert e.reason == "must_understand"
@@ -318,13 +318,13 @@ def test_a_field_that_must_be_understood_and_is_not_is_refused() -> None:
     assert "deadline" not in e.detail
 
 
-def test_a_field_that_must_be_understood_and_is_gets_through() -> None:
+def test_known_must_understand_field_is_accepted() -> None:
     read = read_envelope(delivery(envelope(must_understand=["deadline", "budget"]).wire))
 
     assert read.must_understand == ["deadline", "budget"]
 
 
-def test_why_an_envelope_is_refused_does_not_repeat_its_contents() -> None:
+def test_refusal_detail_omits_envelope_contents() -> None:
     e = refusal(changed(instructions=["my secret"], temperature="my secret"))
 
     assert e.reason == "decode"
@@ -333,9 +333,7 @@ def test_why_an_envelope_is_refused_does_not_repeat_its_contents() -> None:
 
 
 @given(path=st.lists(st.integers(0, 60), min_size=1, max_size=3), value=JSON, sealed=st.booleans())
-def test_any_other_envelope_is_refused_and_nothing_else_is_raised(
-    *, path: list[int], value: Any, sealed: bool
-) -> None:
+def test_altered_envelope_raises_only_unreadable_error(*, path: list[int], value: Any, sealed: bool) -> None:
     fields = _put(json.loads(ASKED.wire), path, value)
     if not sealed:
         fields.pop("envelope_hash", None)
@@ -356,7 +354,7 @@ def test_any_other_envelope_is_refused_and_nothing_else_is_raised(
     ids=["interaction", "event", "dead letter"],
 )
 @given(path=st.lists(st.integers(0, 60), max_size=3), value=JSON)
-def test_nothing_but_unreadable_is_raised_for_any_message(
+def test_altered_message_raises_only_unreadable_error(
     read: Callable[[Message], object], wire: bytes, path: list[int], value: Any
 ) -> None:
     fields = _put(json.loads(wire), path, value) if path else value

@@ -21,7 +21,7 @@ def letter(value: bytes = b"{broken", **changes: Any) -> DeadLetter:
 
 
 @given(st.binary(max_size=300))
-def test_any_message_comes_back_as_it_was(value: bytes) -> None:
+def test_message_round_trips_byte_for_byte(value: bytes) -> None:
     message = dead_letter_message(letter(value, envelope_id="e", trace_id="t"))
 
     read = read_dead_letter(message)
@@ -30,31 +30,31 @@ def test_any_message_comes_back_as_it_was(value: bytes) -> None:
     assert read.message() == Message("trace-1", value, {"ce_id": "1"})
 
 
-def test_a_letter_says_where_the_message_was_and_why_it_was_given_up() -> None:
+def test_letter_records_source_and_reason() -> None:
     made = letter()
 
     assert (made.source_topic, made.position, made.deliveries) == ("llm.envelopes.execution", 7, 3)
     assert (made.reason, made.detail, made.time) == ("decode", "no JSON", NOW)
 
 
-def test_the_raw_bytes_are_standard_base64_on_the_wire() -> None:
+def test_raw_bytes_are_standard_base64() -> None:
     raw = json.loads(letter(b"\xfb\xff\xfe").wire)["raw"]
 
     assert (raw, b64decode(raw)) == ("+//+", b"\xfb\xff\xfe")
 
 
-def test_a_detail_that_json_cannot_spell_does_not_stop_the_letter() -> None:
+def test_unencodable_detail_does_not_block_letter() -> None:
     made = letter(detail="\ud800" * 5000)
 
     assert read_dead_letter(dead_letter_message(made)).detail == "?" * MAX_DETAIL
 
 
-def test_a_letter_for_the_same_message_in_the_same_place_has_the_same_id() -> None:
+def test_letter_id_depends_on_message_not_reason() -> None:
     assert letter().id == letter(reason="checksum").id
     assert letter().id != letter(b"other").id
 
 
-def test_the_same_bytes_at_the_same_position_of_another_partition_are_another_letter() -> None:
+def test_letter_id_depends_on_partition() -> None:
     first, second = (
         DeadLetter.of(
             Delivery("llm.envelopes.execution", 7, Message("k", b"{broken", {}), 1, partition),
@@ -67,7 +67,7 @@ def test_the_same_bytes_at_the_same_position_of_another_partition_are_another_le
     assert first.id != second.id
 
 
-def test_of_a_message_that_is_too_large_the_start_is_kept_and_the_rest_can_be_found() -> None:
+def test_oversized_message_is_truncated_with_location() -> None:
     value = b"x" * (MAX_RAW_BYTES + 1)
 
     made = letter(value)
@@ -77,19 +77,19 @@ def test_of_a_message_that_is_too_large_the_start_is_kept_and_the_rest_can_be_fo
         made.message()
 
 
-def test_a_letter_whose_bytes_were_changed_is_not_sent_again() -> None:
+def test_letter_with_changed_bytes_is_not_replayable() -> None:
     changed = json.loads(letter(b"abc").wire) | {"raw": "YWJk"}
 
     assert not DeadLetter.from_wire(json.dumps(changed).encode()).is_replayable
 
 
-def test_a_letter_with_the_largest_message_fits_into_its_topic() -> None:
+def test_letter_of_largest_message_fits_topic() -> None:
     largest = letter(b"\xff" * MAX_RAW_BYTES)
 
     assert len(largest.wire) <= MAX_RAW_BYTES * DEAD_LETTERS.room
 
 
-def test_a_letter_fits_into_its_topic_however_long_the_head_of_the_message_is() -> None:
+def test_letter_with_large_head_fits_topic() -> None:
     long = "é" * 150_000
     head = Message(long, b"\xff" * MAX_RAW_BYTES, {"ce_id": "%C3" * 1_000_000})
 
@@ -104,7 +104,7 @@ def test_a_letter_fits_into_its_topic_however_long_the_head_of_the_message_is() 
     assert not made.is_replayable
 
 
-def test_a_letter_whose_key_json_cannot_spell_is_not_sent_again_under_another_key() -> None:
+def test_letter_with_unencodable_key_is_not_replayable() -> None:
     made = DeadLetter.of(
         Delivery("llm.envelopes.execution", 7, Message("\udcff", b"{}", {}), 1),
         reason="decode", detail="", time=NOW,
@@ -114,7 +114,7 @@ def test_a_letter_whose_key_json_cannot_spell_is_not_sent_again_under_another_ke
     assert not made.is_replayable
 
 
-def test_a_small_letter_says_the_same_of_the_message_with_less_of_it() -> None:
+def test_small_letter_keeps_identity_and_hash() -> None:
     large = letter(b"x" * 10_000, envelope_id="e")
 
     assert len(large.wire) > 10_000
@@ -127,7 +127,7 @@ def test_a_small_letter_says_the_same_of_the_message_with_less_of_it() -> None:
     assert not small.is_replayable
 
 
-def test_a_field_of_a_newer_version_is_kept() -> None:
+def test_unknown_letter_field_is_kept() -> None:
     newer = json.loads(letter().wire) | {"worker": "w-3"}
 
     read = DeadLetter.from_wire(json.dumps(newer).encode())
@@ -136,7 +136,7 @@ def test_a_field_of_a_newer_version_is_kept() -> None:
 
 
 @pytest.mark.parametrize("raw", ["not base64!", 7, None])
-def test_a_letter_with_unreadable_bytes_is_refused(raw: Any) -> None:
+def test_letter_with_invalid_raw_is_refused(raw: Any) -> None:
     broken = json.loads(letter().wire) | {"raw": raw}
 
     with pytest.raises(ValueError, match="raw"):

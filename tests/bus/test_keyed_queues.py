@@ -22,7 +22,7 @@ def test_keys_do_not_wait_for_each_other() -> None:
     assert not made.has_ready
 
 
-def test_the_next_of_a_key_is_ready_when_the_one_before_is_finished() -> None:
+def test_next_position_is_ready_after_finish() -> None:
     made = lanes("a", "a")
     made.take()
 
@@ -31,7 +31,7 @@ def test_the_next_of_a_key_is_ready_when_the_one_before_is_finished() -> None:
     assert not made.finish("a")
 
 
-def test_a_key_is_live_while_one_of_it_is_handed_out() -> None:
+def test_key_in_flight_holds_new_position() -> None:
     made = lanes("a")
     made.take()
 
@@ -39,7 +39,7 @@ def test_a_key_is_live_while_one_of_it_is_handed_out() -> None:
     assert not made.has_ready
 
 
-def test_what_is_put_back_comes_before_the_rest_of_its_key() -> None:
+def test_returned_position_precedes_rest_of_key() -> None:
     made = lanes("a", "a", "b")
 
     made.put_back("a", made.take())
@@ -47,20 +47,20 @@ def test_what_is_put_back_comes_before_the_rest_of_its_key() -> None:
     assert [made.take(), made.take()] == [2, 0]
 
 
-def test_waiting_counts_what_is_not_handed_out() -> None:
+def test_waiting_counts_positions_not_handed_out() -> None:
     made = lanes("a", "a", "b")
     made.take()
 
     assert made.waiting == 2
 
 
-def test_there_is_nothing_to_take_from_empty_lanes() -> None:
+def test_take_from_empty_queues_raises() -> None:
     with pytest.raises(IndexError):
         lanes().take()
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=30), st.data())
-def test_whatever_is_finished_when_each_key_keeps_its_order(keys: list[str], data: st.DataObject) -> None:
+def test_key_order_survives_any_finish_order(keys: list[str], data: st.DataObject) -> None:
     made = lanes(*keys)
     held: list[int] = []
     finished: list[int] = []

@@ -17,7 +17,7 @@ def a_line() -> ChainedRecord:
     return read_line(line)
 
 
-def test_a_line_comes_out_of_its_message_as_it_was() -> None:
+def test_streamed_line_round_trips() -> None:
     line = a_line()
 
     message = StreamedLine(line, "log-1").message()
@@ -28,7 +28,7 @@ def test_a_line_comes_out_of_its_message_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("name", ["at_log", "at_seq", "at_hash"])
-def test_headers_that_do_not_fit_the_line_are_refused(name: str) -> None:
+def test_mismatched_line_headers_are_refused(name: str) -> None:
     message = StreamedLine(a_line(), "log-1").message()
     headers = {**message.headers, name: "" if name == "at_log" else "8"}
 
@@ -36,7 +36,7 @@ def test_headers_that_do_not_fit_the_line_are_refused(name: str) -> None:
         StreamedLine.of(Message(message.key, message.value, headers))
 
 
-def test_a_head_comes_out_of_its_message_as_it_was() -> None:
+def test_log_head_round_trips() -> None:
     head = LogHead.now("log-1", (7, "b" * 64), NOW)
 
     assert LogHead.from_wire(head.message().value) == head

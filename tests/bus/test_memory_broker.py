@@ -41,7 +41,7 @@ async def read(broker: MemoryBroker, group: str, count: int) -> None:
     await subscription.aclose()
 
 
-async def test_a_late_group_gets_what_others_have_acknowledged(broker: MemoryBroker) -> None:
+async def test_late_group_receives_acknowledged_messages(broker: MemoryBroker) -> None:
     await broker.publish(EVENTS, message())
     await read(broker, "early", 1)
 
@@ -50,7 +50,7 @@ async def test_a_late_group_gets_what_others_have_acknowledged(broker: MemoryBro
     assert (await late.take()).message == message()
 
 
-async def test_what_all_known_groups_have_acknowledged_is_dropped_on_demand(forgetful: MemoryBroker) -> None:
+async def test_message_acknowledged_by_all_groups_is_dropped(forgetful: MemoryBroker) -> None:
     await read(forgetful, "one", 0)
     await read(forgetful, "other", 0)
     await forgetful.publish(EVENTS, message())
@@ -62,7 +62,7 @@ async def test_what_all_known_groups_have_acknowledged_is_dropped_on_demand(forg
     assert forgetful.statistics().kept == {EVENTS.name: 0}
 
 
-async def test_what_no_group_has_read_yet_is_never_dropped(forgetful: MemoryBroker) -> None:
+async def test_unread_message_is_never_dropped(forgetful: MemoryBroker) -> None:
     await forgetful.publish(EVENTS, message("a"))
     await forgetful.publish(EVENTS, message("b"))
 
@@ -72,7 +72,7 @@ async def test_what_no_group_has_read_yet_is_never_dropped(forgetful: MemoryBrok
     assert forgetful.statistics().kept == {EVENTS.name: 1}
 
 
-async def test_a_message_that_stays_unfinished_does_not_keep_later_ones(forgetful: MemoryBroker) -> None:
+async def test_unfinished_message_does_not_retain_others(forgetful: MemoryBroker) -> None:
     subscription = await forgetful.subscribe([EVENTS], "group")
     await forgetful.publish(EVENTS, message("stuck"))
     await subscription.take()
@@ -84,7 +84,7 @@ async def test_a_message_that_stays_unfinished_does_not_keep_later_ones(forgetfu
     assert forgetful.statistics().kept == {EVENTS.name: 1}
 
 
-async def test_a_reader_that_gives_back_at_once_lets_others_run(broker: MemoryBroker) -> None:
+async def test_give_back_yields_to_other_tasks(broker: MemoryBroker) -> None:
     subscription = await broker.subscribe([EVENTS], "group")
     await broker.publish(EVENTS, message())
     has_run = asyncio.Event()
@@ -107,7 +107,7 @@ async def test_a_reader_that_gives_back_at_once_lets_others_run(broker: MemoryBr
     assert refusing.result() == 1
 
 
-async def test_a_message_given_back_lets_other_keys_go_first(broker: MemoryBroker) -> None:
+async def test_returned_message_yields_to_other_keys(broker: MemoryBroker) -> None:
     subscription = await broker.subscribe([EVENTS], "group")
     await broker.publish(EVENTS, message("bad"))
     await broker.publish(EVENTS, message("good"))
@@ -117,7 +117,7 @@ async def test_a_message_given_back_lets_other_keys_go_first(broker: MemoryBroke
     assert [(await subscription.take()).message.key for _ in range(2)] == ["good", "bad"]
 
 
-async def test_waits_that_time_out_leave_nothing_behind(broker: MemoryBroker) -> None:
+async def test_timed_out_takes_leave_no_waiters(broker: MemoryBroker) -> None:
     subscription = await broker.subscribe([EVENTS], "group")
 
     for _ in range(3):
@@ -128,7 +128,7 @@ async def test_waits_that_time_out_leave_nothing_behind(broker: MemoryBroker) ->
     assert len(vars(subscription)["_takers"]._waiters) == 0
 
 
-async def test_a_closed_subscription_leaves_nothing_behind(broker: MemoryBroker) -> None:
+async def test_closed_subscription_is_garbage_collected(broker: MemoryBroker) -> None:
     subscription = await broker.subscribe([EVENTS, DEAD_LETTERS], "group")
     alive = ref(subscription)
 
@@ -138,7 +138,7 @@ async def test_a_closed_subscription_leaves_nothing_behind(broker: MemoryBroker)
     assert alive() is None
 
 
-async def test_a_wait_that_was_just_cancelled_is_passed_over(broker: MemoryBroker) -> None:
+async def test_cancelled_take_is_skipped(broker: MemoryBroker) -> None:
     subscription = await broker.subscribe([EVENTS], "group")
 
     async with asyncio.TaskGroup() as group:
@@ -151,7 +151,7 @@ async def test_a_wait_that_was_just_cancelled_is_passed_over(broker: MemoryBroke
     assert waiting.result().message == message()
 
 
-async def test_a_delivery_of_another_subscription_is_not_ours_to_finish(broker: MemoryBroker) -> None:
+async def test_foreign_subscription_cannot_finish_a_delivery(broker: MemoryBroker) -> None:
     events = await broker.subscribe([EVENTS], "events")
     letters = await broker.subscribe([DEAD_LETTERS], "letters")
     await broker.publish(EVENTS, message())
@@ -164,18 +164,18 @@ async def test_a_delivery_of_another_subscription_is_not_ours_to_finish(broker: 
     assert (await events.take()).deliveries == 2
 
 
-async def test_a_subscription_to_nothing_is_refused(broker: MemoryBroker) -> None:
+async def test_subscription_without_topics_is_refused(broker: MemoryBroker) -> None:
     with pytest.raises(ValueError, match="at least one topic"):
         await broker.subscribe([], "group")
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_a_size_limit_that_lets_nothing_through_is_refused(size: int) -> None:
+def test_non_positive_size_limit_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match="Allowed: 1 or more"):
         MemoryBroker(max_message_bytes=size)
 
 
-async def test_months_of_requests_and_answers_leave_nothing_behind(forgetful: MemoryBroker) -> None:
+async def test_finished_requests_leave_no_backlog(forgetful: MemoryBroker) -> None:
     requests = await forgetful.subscribe([EVENTS], "workers")
     answers = await forgetful.subscribe([DEAD_LETTERS], "clients")
 
@@ -193,7 +193,7 @@ async def test_months_of_requests_and_answers_leave_nothing_behind(forgetful: Me
 
 
 @pytest.mark.parametrize("text", ["\x01", '"', "\\", "é", "€", "💶", "a"])
-async def test_an_answer_of_the_limit_fits_beside_the_largest_envelope(text: str) -> None:
+async def test_largest_answer_fits_with_largest_envelope(text: str) -> None:
     allowed = 50_000
     answer = text * ((largest_answer(allowed) - 20) // len(canonical_bytes({"a": text})[6:-2]))
     asked = envelope(instructions="i" * (allowed - len(envelope().wire)))
@@ -207,5 +207,5 @@ async def test_an_answer_of_the_limit_fits_beside_the_largest_envelope(text: str
     await MemoryBroker(max_message_bytes=allowed).publish(REPLIES, reply_message(kept, "a-1", final=True))
 
 
-def test_the_most_that_a_provider_may_answer_is_what_the_bus_takes() -> None:
+def test_provider_answer_limit_matches_bus_limit() -> None:
     assert largest_answer(MAX_MESSAGE_BYTES) == MAX_ANSWER_BYTES

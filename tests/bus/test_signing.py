@@ -55,7 +55,7 @@ def flipped(text: bytes, place: int, bits: int) -> bytes:
     return text[:place] + bytes([text[place] ^ bits]) + text[place + 1 :]
 
 
-def test_the_signer_of_a_message_is_returned() -> None:
+def test_verifier_returns_signer_of_message() -> None:
     assert VERIFIER.signer_of(SIGNED).principal == "desk-a"
     assert SIGNED.headers[PRINCIPAL_HEADER] == "desk-a"
     assert (
@@ -64,7 +64,7 @@ def test_the_signer_of_a_message_is_returned() -> None:
     )
 
 
-def test_a_message_is_otherwise_left_as_it_is() -> None:
+def test_signing_adds_only_two_headers() -> None:
     plain = envelope_message(envelope())
 
     signed = SIGNER.sign(plain)
@@ -78,7 +78,7 @@ def test_a_message_is_otherwise_left_as_it_is() -> None:
     assert all(value.isascii() and value.isprintable() for value in signed.headers.values())
 
 
-def test_the_signature_is_the_one_that_is_written_down() -> None:
+def test_signature_matches_documented_format() -> None:
     parts = [
         b"agentic/message/v1", b"trace", b"at_principal", b"desk-a", b"ce_id", b"1",
         b"content-type", b"application/json", b"{}",
@@ -91,21 +91,21 @@ def test_the_signature_is_the_one_that_is_written_down() -> None:
 
 
 @given(place=st.integers(0, 10**6), bits=st.integers(1, 255))
-def test_a_changed_byte_of_the_value_is_refused(place: int, bits: int) -> None:
+def test_changed_value_byte_is_refused(place: int, bits: int) -> None:
     changed = Message(SIGNED.key, flipped(SIGNED.value, place, bits), SIGNED.headers)
 
     assert fault(changed) == "wrong"
 
 
 @given(name=st.sampled_from(HELD_HEADERS), place=st.integers(0, 10**6), bits=st.integers(1, 127))
-def test_a_changed_byte_of_a_header_is_refused(name: str, place: int, bits: int) -> None:
+def test_changed_header_byte_is_refused(name: str, place: int, bits: int) -> None:
     value = flipped(SIGNED.headers[name].encode(), place, bits).decode()
 
     assert fault(with_headers(SIGNED, **{name: value})) in {"wrong", "unknown_principal"}
 
 
 @given(name=st.sampled_from(HELD_HEADERS), place=st.integers(0, 10**6), bits=st.integers(1, 127))
-def test_a_changed_byte_of_a_headers_name_is_refused(name: str, place: int, bits: int) -> None:
+def test_changed_header_name_byte_is_refused(name: str, place: int, bits: int) -> None:
     renamed = flipped(name.encode(), place, bits).decode()
     headers = {renamed if key == name else key: value for key, value in SIGNED.headers.items()}
 
@@ -113,19 +113,19 @@ def test_a_changed_byte_of_a_headers_name_is_refused(name: str, place: int, bits
 
 
 @given(place=st.integers(0, 10**6), bits=st.integers(1, 127))
-def test_a_changed_byte_of_the_key_is_refused(place: int, bits: int) -> None:
+def test_changed_key_byte_is_refused(place: int, bits: int) -> None:
     changed = flipped(SIGNED.key.encode(), place, bits).decode()
 
     assert fault(Message(changed, SIGNED.value, SIGNED.headers)) == "wrong"
 
 
 @pytest.mark.parametrize("name", HELD_HEADERS)
-def test_a_header_that_was_taken_away_is_missed(name: str) -> None:
+def test_removed_header_is_refused(name: str) -> None:
     assert fault(without(SIGNED, name)) in {"wrong", "missing"}
 
 
 @pytest.mark.parametrize("name", ["ce_final", "ce_", "at_admin", "at_"])
-def test_a_header_that_was_put_in_is_refused(name: str) -> None:
+def test_added_header_is_refused(name: str) -> None:
     assert fault(with_headers(SIGNED, **{name: "true"})) == "wrong"
 
 
@@ -138,11 +138,11 @@ def test_signature_covers_send_time() -> None:
     assert fault(without(sent, "at_sent")) == "wrong"
 
 
-def test_a_message_that_is_published_again_from_a_dead_letter_is_proved_as_before() -> None:
+def test_replayed_dead_letter_keeps_valid_signature() -> None:
     assert VERIFIER.signer_of(with_headers(SIGNED, at_replayed="letter-1")).principal == "desk-a"
 
 
-def test_what_tracing_puts_in_on_the_way_is_let_be() -> None:
+def test_tracing_headers_may_change_after_signing() -> None:
     passed = with_headers(without(SIGNED, "traceparent"), tracestate="a=b", baggage="c=d")
 
     assert VERIFIER.signer_of(passed).principal == "desk-a"
@@ -155,32 +155,30 @@ def test_what_tracing_puts_in_on_the_way_is_let_be() -> None:
         (("", b"ab"), ("ab", b"")),
     ],
 )
-def test_no_byte_can_move_from_one_part_into_the_next(
-    parts: tuple[str, bytes], moved: tuple[str, bytes]
-) -> None:
+def test_bytes_cannot_move_between_signed_parts(parts: tuple[str, bytes], moved: tuple[str, bytes]) -> None:
     signed = SIGNER.sign(Message(*parts, {}))
 
     assert fault(Message(*moved, signed.headers)) == "wrong"
 
 
-def test_a_signature_under_another_name_or_key_is_refused() -> None:
+def test_mismatched_signer_name_or_key_is_refused() -> None:
     assert fault(with_headers(SIGNED, at_principal="desk-b")) == "wrong"
     assert fault(with_headers(SIGNED, at_principal="desk-c")) == "unknown_principal"
     assert fault(Signer("desk-a", OTHER_KEY).sign(SIGNED)) == "wrong"
 
 
-def test_a_message_without_a_signature_has_no_sender() -> None:
+def test_unsigned_message_is_refused() -> None:
     assert fault(envelope_message(envelope())) == "missing"
     assert fault(with_headers(SIGNED, at_signature="")) == "missing"
 
 
 @given(st.text(st.characters(exclude_categories=()), min_size=1))
-def test_whatever_stands_there_instead_is_no_signature(text: str) -> None:
+def test_arbitrary_signature_text_is_refused(text: str) -> None:
     assert fault(with_headers(SIGNED, at_signature=text)) == "wrong"
     assert fault(with_headers(SIGNED, at_principal=text)) in {"wrong", "unknown_principal"}
 
 
-def test_signing_again_takes_the_place_of_a_signature() -> None:
+def test_signing_again_replaces_the_signature() -> None:
     again = SIGNER.sign(SIGNER.sign(SIGNED))
 
     assert again == SIGNED
@@ -188,25 +186,25 @@ def test_signing_again_takes_the_place_of_a_signature() -> None:
 
 
 @pytest.mark.parametrize("principal", ["", ".", "-a", "a b", "a/b", "ä", "a\n", "x" * 129])
-def test_a_principal_has_a_name_that_fits_into_a_header(principal: str) -> None:
+def test_invalid_principal_name_is_refused(principal: str) -> None:
     with pytest.raises(SigningKeyError, match="letters, digits"):
         Signer(principal, KEY)
     with pytest.raises(SigningKeyError, match="letters, digits"):
         Verifier({principal: (KEY,)})
 
 
-def test_a_short_key_is_none() -> None:
+def test_short_signing_key_is_refused() -> None:
     for make in (lambda: Signer("desk-a", KEY[:31]), lambda: Verifier({"desk-a": (KEY[:31],)})):
         with pytest.raises(SigningKeyError, match=r"has 31 bytes\. Allowed: 32 or more"):
             make()
 
 
-def test_no_repr_shows_a_key() -> None:
+def test_repr_hides_signing_keys() -> None:
     assert repr(SIGNER) == "Signer('desk-a', …)"
     assert repr(VERIFIER) == "Verifier('desk-a', 'desk-b')"
 
 
-def test_keys_are_read_by_the_names_of_their_files(tmp_path: Path) -> None:
+def test_keys_are_read_by_file_name(tmp_path: Path) -> None:
     (tmp_path / "desk-a").write_bytes(b" " + KEY + b"\n")
     (tmp_path / "desk-b").write_bytes(OTHER_KEY + b"longer")
     (tmp_path / "..data").mkdir()
@@ -225,9 +223,7 @@ def test_keys_are_read_by_the_names_of_their_files(tmp_path: Path) -> None:
         ("desk-b~", OTHER_KEY, "is called 'desk-b~'"),
     ],
 )
-def test_a_file_that_holds_no_key_of_its_own_is_named(
-    tmp_path: Path, name: str, content: bytes, said: str
-) -> None:
+def test_invalid_key_file_is_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
     (tmp_path / "desk-a").write_bytes(KEY)
     (tmp_path / name).write_bytes(content)
 
@@ -238,7 +234,7 @@ def test_a_file_that_holds_no_key_of_its_own_is_named(
     assert KEY.decode() not in str(caught.value)
 
 
-def test_a_folder_without_keys_is_named(tmp_path: Path) -> None:
+def test_folder_without_keys_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "desk-a").mkdir()
 
@@ -251,7 +247,7 @@ def test_a_folder_without_keys_is_named(tmp_path: Path) -> None:
             read_keys(folder)
 
 
-def test_a_principal_signs_with_the_key_that_it_is_said_to_have() -> None:
+def test_keys_follow_configured_principal_names() -> None:
     keys = {"desk-a-2026": (KEY,), "desk-b": (OTHER_KEY,), "old": (b"x" * 32,)}
 
     assert keys_by_principal(keys, {"desk-a": ("desk-a-2026", "old"), "desk-b": ("desk-b",)}) == {
@@ -264,7 +260,7 @@ def test_a_principal_signs_with_the_key_that_it_is_said_to_have() -> None:
         keys_by_principal(keys, {"desk-b": ("desk-b",), "desk-c": ("desk-c",)})
 
 
-def test_a_folder_of_a_name_holds_several_keys_in_the_order_of_their_names(tmp_path: Path) -> None:
+def test_principal_folder_holds_ordered_keys(tmp_path: Path) -> None:
     for name, key in (
         ("desk-a/10", OTHER_KEY),
         ("desk-a/9", KEY),
@@ -281,7 +277,7 @@ def test_a_folder_of_a_name_holds_several_keys_in_the_order_of_their_names(tmp_p
         read_keys(tmp_path)
 
 
-def test_a_key_that_is_added_removed_or_replaced_changes_the_stamp(tmp_path: Path) -> None:
+def test_key_change_alters_the_stamp(tmp_path: Path) -> None:
     (tmp_path / "desk-a").mkdir()
     (tmp_path / "desk-a" / "1").write_bytes(KEY)
     stamps = [keys_stamp(tmp_path)]
@@ -317,7 +313,7 @@ def test_keys_are_renewed_in_place() -> None:
     assert signer.has_signed(before)
 
 
-def test_while_keys_are_exchanged_each_of_a_principal_is_valid() -> None:
+def test_all_keys_are_valid_during_rotation() -> None:
     verifier = Verifier({"desk-a": (KEY, OTHER_KEY)})
 
     assert verifier.signer_of(Signer("desk-a", KEY).sign(SIGNED)).principal == "desk-a"
@@ -326,7 +322,7 @@ def test_while_keys_are_exchanged_each_of_a_principal_is_valid() -> None:
         verifier.signer_of(Signer("desk-a", b"x" * 32).sign(SIGNED))
 
 
-def test_a_message_is_answered_with_the_key_that_it_was_signed_with() -> None:
+def test_reply_is_signed_with_request_key() -> None:
     verifier = Verifier({"desk-a": (KEY, OTHER_KEY)})
 
     for signer, other in ((SIGNER, Signer("desk-a", OTHER_KEY)), (Signer("desk-a", OTHER_KEY), SIGNER)):
@@ -336,7 +332,7 @@ def test_a_message_is_answered_with_the_key_that_it_was_signed_with() -> None:
         assert not other.has_signed(answer)
 
 
-def test_a_principal_has_signed_what_its_key_signed_in_its_name() -> None:
+def test_has_signed_checks_key_and_name() -> None:
     assert SIGNER.has_signed(SIGNER.sign(SIGNED))
     assert not SIGNER.has_signed(Message(SIGNED.key, SIGNED.value, {}))
     assert not SIGNER.has_signed(Signer("desk-b", KEY).sign(SIGNED))

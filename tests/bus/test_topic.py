@@ -4,7 +4,7 @@ from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, HEADS, RE
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 
 
-def test_each_workflow_has_a_lane_of_its_own() -> None:
+def test_each_workflow_has_a_separate_lane() -> None:
     assert {workflow: topic.name for workflow, topic in ENVELOPES.items()} == {
         EnvelopeWorkflow.ANALYSIS: "llm.envelopes.analysis",
         EnvelopeWorkflow.PLANNING: "llm.envelopes.planning",
@@ -13,7 +13,7 @@ def test_each_workflow_has_a_lane_of_its_own() -> None:
     }
 
 
-def test_the_names_of_the_streams_are_part_of_the_contract() -> None:
+def test_stream_names_are_part_of_contract() -> None:
     assert [topic.name for topic in (REPLIES, EVENTS, DEAD_LETTERS, RECORDS, HEADS)] == [
         "llm.replies",
         "llm.events",

@@ -56,21 +56,21 @@ def seen(attempt: LLMInteraction) -> Seen:
         ("o17_id_is_a_number.json", {}),
     ],
 )
-async def test_answer_in_an_unusual_form_is_accepted_in_one_call(file: str, row: dict[str, Any]) -> None:
+async def test_unusual_answer_accepted_in_one_call(file: str, row: dict[str, Any]) -> None:
     made = await attempts_at(order(), Reply.of_file(file), **row)
 
     assert [seen(one) for one in made] == [Seen("", PAID)]
     assert made[0].result.parsed_output == ORDER
 
 
-async def test_stop_reason_in_capitals_is_truncated_and_asked_once_more() -> None:
+async def test_uppercase_stop_reason_raises_cap_once() -> None:
     made = await attempts_at(order(cap=1000), Reply.of_file("o02_stop_reason_in_capitals.json"))
 
     assert [seen(one) for one in made] == [Seen("truncated", PAID)] * 2
     assert [one.result.next_step for one in made] == ["raise_cap", "final"]
 
 
-async def test_error_with_status_200_is_a_rate_limit_and_tried_again() -> None:
+async def test_status_200_error_is_retried() -> None:
     made = await attempts_at(order(), Reply.of_file("o03_error_with_status_200.json"), good())
 
     assert [seen(one) for one in made] == [Seen("rate_limit", 0), Seen("", PAID)]
@@ -108,7 +108,7 @@ async def waits_after(reply: Reply) -> list[float]:
     ],
     ids=["o10", "o10 with status 200", "o15"],
 )
-async def test_wait_of_a_rate_limit_is_kept(reply: Reply, wait_s: float) -> None:
+async def test_rate_limit_wait_is_kept(reply: Reply, wait_s: float) -> None:
     (waited,) = await waits_after(reply)
 
     assert waited >= wait_s
@@ -142,7 +142,7 @@ USED = {"prompt_tokens": 200, "completion_tokens": 0, "total_tokens": 200}
     ],
 )
 @pytest.mark.parametrize("place", ["body", "choice", "root"])
-async def test_error_in_an_answer_is_read_by_the_table_of_errors(
+async def test_error_in_answer_follows_error_table(
     place: str, error: Any, kind: str, cost_nusd: int, requests: int
 ) -> None:
     choice = {"message": {"content": ""}, "finish_reason": "error"}
@@ -173,7 +173,7 @@ async def test_usage_of_an_error_is_charged(code: int | None, requests: int) -> 
 @pytest.mark.parametrize(
     "usage", [{"prompt_tokens": "many"}, {"prompt_tokens": -1, "completion_tokens": 1}, {"cost": 0.001}]
 )
-async def test_error_with_a_usage_that_cannot_be_read_is_in_doubt(usage: Any) -> None:
+async def test_unreadable_error_usage_is_in_doubt(usage: Any) -> None:
     page = {"error": {"code": 400, "message": "m"}, "usage": usage}
 
     (made,) = await attempts_at(order(), json.dumps(page).encode())
@@ -190,7 +190,7 @@ async def test_bill_of_an_error_is_charged() -> None:
     assert [seen(one) for one in made] == [Seen("rate_limit", 3_100_000), Seen("", PAID)]
 
 
-async def test_error_of_an_order_is_tried_again_only_if_it_was_free() -> None:
+async def test_order_error_retried_only_if_free() -> None:
     limited = {"error": {"code": 429, "message": "m"}}
     pages = [limited, {**limited, "usage": USED}]
 
@@ -202,7 +202,7 @@ async def test_error_of_an_order_is_tried_again_only_if_it_was_free() -> None:
 EMPTY: tuple[Any, ...] = ("", {}, False, [], None)
 
 
-async def test_error_that_is_empty_is_no_error() -> None:
+async def test_empty_error_field_is_ignored() -> None:
     for empty in EMPTY:
         made = await attempts_at(order(), good(error=empty))
         assert [seen(one) for one in made] == [Seen("", PAID)]
@@ -227,9 +227,7 @@ REASONS_THAT_ARE_NOT_COMPLETE = [
 
 @pytest.mark.parametrize(("reason", "kind"), REASONS_THAT_ARE_NOT_COMPLETE)
 @pytest.mark.parametrize("workflow", ["planning", "execution"])
-async def test_stop_reason_that_is_not_known_as_complete_gives_no_answer(
-    reason: Any, kind: str, workflow: str
-) -> None:
+async def test_incomplete_stop_reason_gives_no_answer(reason: Any, kind: str, workflow: str) -> None:
     text = json.dumps({**ORDER, "end": "ok"} if workflow == "execution" else ORDER)
 
     made = await attempts_at(order(workflow=workflow), good(choices=says(text, reason)))
@@ -240,7 +238,7 @@ async def test_stop_reason_that_is_not_known_as_complete_gives_no_answer(
 
 @pytest.mark.parametrize("reason", ["stop", "STOP", "Stop", "end_turn", "eos", "COMPLETE"])
 @pytest.mark.parametrize("workflow", ["planning", "execution"])
-async def test_stop_reason_that_is_known_as_complete_is_read_in_any_case(reason: str, workflow: str) -> None:
+async def test_complete_stop_reason_ignores_case(reason: str, workflow: str) -> None:
     text = json.dumps({**ORDER, "end": "ok"} if workflow == "execution" else ORDER)
 
     made = await attempts_at(order(workflow=workflow), good(choices=says(text, reason)))
@@ -262,15 +260,13 @@ WHOLE, FENCED = json.dumps(ORDER), f"Here it is:\n```json\n{json.dumps(ORDER)}\n
         (WHOLE + "\nBetter: {", "truncated"),
     ],
 )
-async def test_answer_without_a_stop_reason_is_accepted_if_its_text_shows_the_end(
-    text: str, kind: str, reason: str | None
-) -> None:
+async def test_missing_stop_reason_requires_text_end(text: str, kind: str, reason: str | None) -> None:
     made = await attempts_at(order(), good(choices=says(text, reason)))
 
     assert {seen(one) for one in made} == {Seen(kind, PAID)}
 
 
-async def test_order_without_a_stop_reason_is_refused() -> None:
+async def test_order_without_stop_reason_is_refused() -> None:
     text = json.dumps({**ORDER, "end": "ok"})
 
     (made,) = await attempts_at(order(workflow="execution"), good(choices=says(text, None)))
@@ -307,7 +303,7 @@ EXACT = '{"side": "BUY", "qty": 1.123456789012345678901}'
         ({"choices": says("", "stop", function_call={"name": "answer", "arguments": ORDER})}, IN_A_CALL, PAID),
     ],
 )  # fmt: skip
-async def test_field_that_is_not_needed_fails_no_answer(
+async def test_optional_field_does_not_fail_answer(
     changes: dict[str, Any], row: dict[str, Any], cost_nusd: int
 ) -> None:
     body = json.dumps({**GOOD, **changes}).encode()
@@ -318,7 +314,7 @@ async def test_field_that_is_not_needed_fails_no_answer(
     assert made[0].result.parsed_output == ORDER
 
 
-async def test_arguments_as_an_object_keep_their_digits() -> None:
+async def test_object_arguments_keep_every_digit() -> None:
     choices = says(None, "tool_calls", tool_calls=[call("@")])
     body = good(choices=choices).replace(b'"@"', EXACT.encode())
 
@@ -341,7 +337,7 @@ async def test_arguments_as_an_object_keep_their_digits() -> None:
         [7],
     ],
 )
-async def test_usage_of_an_answer_that_cannot_be_read_is_charged(choices: Any) -> None:
+async def test_unreadable_answer_usage_is_charged(choices: Any) -> None:
     made = await attempts_at(order(), json.dumps({**GOOD, "choices": choices}).encode())
 
     assert [seen(one) for one in made] == [Seen("server_error", PAID)] * 4
@@ -359,7 +355,7 @@ async def test_usage_of_an_answer_that_cannot_be_read_is_charged(choices: Any) -
         {"choices": says("long text"), "error": {"code": 502, "message": "m"}},
     ],
 )
-async def test_text_beside_a_usage_without_output_is_charged_at_the_reservation(
+async def test_text_without_output_usage_charges_reservation(
     changes: dict[str, Any],
 ) -> None:
     made = await attempts_at(order(), good(usage=USED, **changes))
@@ -378,9 +374,7 @@ NO_USAGE: list[Any] = [
 
 @pytest.mark.parametrize("usage", NO_USAGE)
 @pytest.mark.parametrize("workflow", ["planning", "execution"])
-async def test_answer_without_a_usage_is_accepted_and_charged_at_its_reservation(
-    usage: Any, workflow: str
-) -> None:
+async def test_answer_without_usage_charges_reservation(usage: Any, workflow: str) -> None:
     text = json.dumps({**ORDER, "end": "ok"} if workflow == "execution" else ORDER)
 
     with capture_logs() as logs:
@@ -396,7 +390,7 @@ async def test_answer_without_a_usage_is_accepted_and_charged_at_its_reservation
     assert "report prompt and completion tokens" in warned["add"]
 
 
-async def test_order_without_a_usage_and_without_its_end_is_refused() -> None:
+async def test_order_without_usage_and_end_refused() -> None:
     made = await attempts_at(order(workflow="execution"), good(usage=None))
 
     assert [seen(one) for one in made] == [Seen("truncated", made[0].result.reserved_nusd)]

@@ -15,7 +15,7 @@ from agentic_trading.desk.session.feeds import open_feeds, sources
 from tests.cases.answering import PUBLIC
 
 
-async def test_futures_klines_are_read_by_their_header() -> None:
+async def test_futures_klines_are_read_by_header() -> None:
     name = f"BTCUSDT={PUBLIC / 'o08_futures_klines.csv'}"
     (feed,) = await open_feeds(await asyncio.to_thread(sources, [name]))
 
@@ -33,7 +33,7 @@ def written() -> bytes:
     ).stdout
 
 
-async def test_bar_that_has_not_closed_is_left_out_on_paper(tmp_path: Path) -> None:
+async def test_unclosed_bar_is_excluded_and_reported(tmp_path: Path) -> None:
     file = tmp_path / "bars.csv"
     text = await asyncio.to_thread(written)
     await asyncio.to_thread(file.write_bytes, text)

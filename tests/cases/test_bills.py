@@ -14,7 +14,7 @@ from tests.build import NOW
 from tests.cases.answering import MODEL, PRICE, PUBLIC, answering, asked, config, order
 
 
-async def test_service_tier_of_a_row_is_charged_at_its_multiplier(tmp_path: Path) -> None:
+async def test_row_service_tier_multiplier_is_charged(tmp_path: Path) -> None:
     body = (PUBLIC / "o05_service_tier_on_demand.json").read_bytes()
     price = PriceConfig(**PRICE.model_dump() | {"service_tier": {"on_demand": (1, 1)}})
 
@@ -23,7 +23,7 @@ async def test_service_tier_of_a_row_is_charged_at_its_multiplier(tmp_path: Path
     assert (answer.result.success, answer.result.cost_nusd) == (True, 400_000)
 
 
-async def test_cache_writes_are_charged_by_every_name(tmp_path: Path) -> None:
+async def test_cache_writes_charged_under_every_name(tmp_path: Path) -> None:
     answer = await asked((PUBLIC / "o07_cache_writes_by_another_name.json").read_bytes(), tmp_path)
 
     expected = 100 * 1000 + 6000 * 100 + 2900 * 1250 + 50 * 4000
@@ -45,7 +45,7 @@ async def test_bill_of_a_router_is_charged(tmp_path: Path) -> None:
         ("o16_served_under_a_longer_name.json", "served_as=vendor/quant-7b-20260101", "to served_as of stub/quant-7b"),
     ],
 )  # fmt: skip
-async def test_charge_at_the_reservation_names_the_word_without_a_price(
+async def test_reservation_charge_names_unpriced_word(
     tmp_path: Path, file: str, word: str, advice: str
 ) -> None:
     with capture_logs() as logs, answering((PUBLIC / file).read_bytes()) as url:
@@ -60,7 +60,7 @@ async def test_charge_at_the_reservation_names_the_word_without_a_price(
     assert advice in warned[0]["add"]
 
 
-async def test_cost_without_a_known_unit_is_reported_once_and_read_by_the_option(tmp_path: Path) -> None:
+async def test_unitless_cost_reported_unless_option_set(tmp_path: Path) -> None:
     page = json.loads((PUBLIC / "o06_cost_of_the_router.json").read_bytes())
     del page["usage"]["is_byok"], page["usage"]["cost_details"]
     body = json.dumps(page).encode()
@@ -77,7 +77,7 @@ async def test_cost_without_a_known_unit_is_reported_once_and_read_by_the_option
     assert (read.result.cost_nusd, read.result.bill_problem) == (3_100_000, "")
 
 
-async def test_served_name_of_the_row_is_charged_at_its_price(tmp_path: Path) -> None:
+async def test_served_name_uses_row_price(tmp_path: Path) -> None:
     body = (PUBLIC / "o16_served_under_a_longer_name.json").read_bytes()
 
     answer = await asked(body, tmp_path, served_as=("vendor/quant-7b-20260101",))

@@ -92,7 +92,7 @@ def _sent(envelope: LLMEnvelope) -> Any:
     return wire["context"]["x"] if wire["context"] else wire["retrieved_evidence"][0]["content"]["x"]
 
 
-def test_number_of_numpy_is_hashed_by_value(capsys: pytest.CaptureFixture[str]) -> None:
+def test_numpy_number_is_hashed_by_value(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(PUBLIC / "o14_numpy_number.py"))
 
     assert capsys.readouterr().out == "0\n"
@@ -155,7 +155,7 @@ def test_foreign_value_is_taken_by_value(way: Way, value: Any, plain: Any) -> No
         ({_Broken(): 1}, "the key a _Broken is not a string"),
     ],
 )
-def test_inexact_value_is_refused_with_field_and_reason(way: Way, value: Any, reason: str) -> None:
+def test_inexact_value_error_names_field(way: Way, value: Any, reason: str) -> None:
     with pytest.raises(
         EnvelopeValidationError, match=r"(context|retrieved_evidence\.0\.content): \$\.x"
     ) as e:
@@ -168,7 +168,7 @@ NUMBERS = st.floats() | st.integers(-(2**63), 2**63 - 1) | st.floats(width=32).m
 
 
 @given(NUMBERS, st.sampled_from([np.float64, np.float32, np.int64, _Float, lambda number: number]))
-def test_every_number_of_numpy_is_sent_by_value_or_refused(number: Any, kind: Callable[[Any], Any]) -> None:
+def test_numpy_number_is_exact_or_refused(number: Any, kind: Callable[[Any], Any]) -> None:
     try:
         with np.errstate(all="ignore"):
             foreign = kind(number)
@@ -185,7 +185,7 @@ def test_every_number_of_numpy_is_sent_by_value_or_refused(number: Any, kind: Ca
     assert envelope.context_json == _with_context(plain).build().context_json
 
 
-def test_time_of_a_subclass_is_sent_as_a_time() -> None:
+def test_datetime_subclass_is_sent_as_datetime() -> None:
     at = _Moment(2026, 1, 2, tzinfo=UTC)
 
     envelope = _builder().with_as_of(at).add_evidence("a", {"b": 1}, available_at=at).build()
@@ -202,7 +202,7 @@ def test_time_of_a_subclass_is_sent_as_a_time() -> None:
         _builder().with_as_of(_Finer(2026, 1, 2, tzinfo=UTC)).build()
 
 
-def test_exact_json_has_values_of_subclasses() -> None:
+def test_exact_json_serializes_subclass_values() -> None:
     value = {_Text("a"): [_Int(10**30), _Decimal("1.50"), _Text("x")]}
 
     assert exact_bytes(value) == b'{"a":[1000000000000000000000000000000,1.50,"x"]}'

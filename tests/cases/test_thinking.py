@@ -15,7 +15,7 @@ def _body(text: str) -> bytes:
     return json.dumps({"id": "c-1", "model": "quant-7b", "choices": [choice], "usage": usage}).encode()
 
 
-async def test_draft_before_a_closing_mark_is_no_order(tmp_path: Path) -> None:
+async def test_draft_before_closing_mark_is_refused(tmp_path: Path) -> None:
     text = (PUBLIC / "o01_draft_in_thoughts.txt").read_text(encoding="utf-8")
 
     answer = await asked(_body(text), tmp_path)
@@ -26,7 +26,7 @@ async def test_draft_before_a_closing_mark_is_no_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", ["</think>", "[/THINK]", "<|channel|>final<|message|>", "assistantfinal"])
-async def test_order_behind_thinking_is_accepted(tmp_path: Path, mark: str) -> None:
+async def test_order_after_thinking_is_accepted(tmp_path: Path, mark: str) -> None:
     draft, order = '{"side": "SELL", "qty": 2}', '{"side": "BUY", "qty": 1}'
 
     answer = await asked(_body(f"First {draft}, then not.{mark}\n{order}"), tmp_path)

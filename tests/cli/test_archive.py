@@ -121,7 +121,7 @@ def records_in(*logs: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_what_two_workers_recorded_is_archived_whole_and_read_by_every_command(
+def test_archive_of_workers_feeds_every_command(
     bus: BusConfig, own_redis: RealServer, tmp_path: Path, command: Command
 ) -> None:
     logs = [tmp_path / name / "interactions.jsonl" for name in ("worker-1", "worker-2")]
@@ -169,13 +169,11 @@ def redis_streams(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> BusConfig:
     return made
 
 
-def test_a_gap_and_a_cut_archive_end_the_check_with_1(
-    bus: BusConfig, tmp_path: Path, command: Command
-) -> None:
+def test_kafka_archive_check_detects_gap_and_cut(bus: BusConfig, tmp_path: Path, command: Command) -> None:
     check_gap_and_cut(bus, tmp_path, command)
 
 
-def test_an_archive_of_a_bus_on_redis_is_checked_in_the_same_way(
+def test_redis_archive_check_detects_gap_and_cut(
     redis_streams: BusConfig, tmp_path: Path, command: Command
 ) -> None:
     empty = command("archive", "--store", "empty", "--until-end")
@@ -196,7 +194,7 @@ def test_an_archive_of_a_bus_on_redis_is_checked_in_the_same_way(
     check_gap_and_cut(redis_streams, tmp_path, command)
 
 
-def test_until_end_fails_while_another_reader_has_partitions(
+def test_until_end_fails_with_competing_reader(
     bus: BusConfig, kafka_servers: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = WorkerLog("log-0")
@@ -253,7 +251,7 @@ def check_gap_and_cut(bus: BusConfig, tmp_path: Path, command: Command) -> None:
 
 
 @pytest.mark.soak
-def test_nothing_is_lost_when_a_worker_and_the_archiver_are_killed(
+def test_archive_survives_worker_and_archiver_kills(
     bus: BusConfig, kafka_servers: str, tmp_path: Path, command: Command
 ) -> None:
     log, archived = (tmp_path / name / "interactions.jsonl" for name in ("worker", "archive"))

@@ -42,9 +42,7 @@ def scripted(*answers: str) -> tuple[str, ...]:
     return ("--config", str(config), "--max-cost", "1", "--provider", "scripted", "--model", "scripted-1")
 
 
-def test_the_rules_split_a_question_and_answer_its_parts_from_sums_that_code_has_made(
-    log: Path, command: Command
-) -> None:
+def test_rules_provider_splits_and_answers_parts(log: Path, command: Command) -> None:
     ended = command("ask", "Why did spend rise?", "--store", log, *BY_RULES)
 
     assert ended.code == ExitCode.DONE
@@ -53,14 +51,14 @@ def test_the_rules_split_a_question_and_answer_its_parts_from_sums_that_code_has
     assert "No call failed." in ended.out
 
 
-def test_a_question_leaves_a_log_whole_and_its_session_repeatable(log: Path, command: Command) -> None:
+def test_ask_keeps_log_intact_and_replayable(log: Path, command: Command) -> None:
     command("ask", "Why did spend rise?", "--store", log, *BY_RULES)
 
     assert command("audit", "verify", log).code == ExitCode.DONE
     assert command("replay", "run", log).code == ExitCode.DONE
 
 
-def test_what_was_asked_before_is_no_evidence(log: Path, command: Command) -> None:
+def test_earlier_question_is_not_evidence(log: Path, command: Command) -> None:
     first = command("ask", "Why did spend rise?", "--store", log, *BY_RULES, "--json")
     second = command("ask", "Why did spend rise?", "--store", log, *BY_RULES, "--json")
 
@@ -70,9 +68,7 @@ def test_what_was_asked_before_is_no_evidence(log: Path, command: Command) -> No
 
 
 @pytest.mark.parametrize("characters", [None, ID_CHARACTERS], ids=["whole id", "first characters"])
-def test_a_frame_that_asks_pauses_the_trace_which_goes_on_with_the_answer(
-    characters: int | None, log: Path, command: Command
-) -> None:
+def test_paused_question_resumes_with_answer(characters: int | None, log: Path, command: Command) -> None:
     paused = command("ask", "Why?", "--store", log, *scripted(SPLIT, ASKS, ANALYST))
     trace = re.search(r"--resume (\S+) --answer 1=…", paused.out)
     assert trace is not None
@@ -99,7 +95,7 @@ def test_a_frame_that_asks_pauses_the_trace_which_goes_on_with_the_answer(
     assert [frame["state"] for frame in page["frames"]] == ["concluded"] * 3
 
 
-def test_trace_show_folds_frames_under_their_calls(log: Path, command: Command) -> None:
+def test_trace_show_folds_frames_under_calls(log: Path, command: Command) -> None:
     repeat = SPLIT.replace("Who spent most?", "How did the days compare?")
     asked = command("ask", "Why?", "--store", log, *scripted(repeat, ASKS), "--json")
     trace = json.loads(asked.out)["trace_id"]
@@ -114,9 +110,7 @@ def test_trace_show_folds_frames_under_their_calls(log: Path, command: Command) 
     assert "recursion.frame_closed" not in shown.out
 
 
-def test_a_question_that_was_killed_in_its_first_call_goes_on_with_the_model_that_it_asked(
-    log: Path, tmp_path: Path, command: Command
-) -> None:
+def test_killed_question_resumes_with_same_model(log: Path, tmp_path: Path, command: Command) -> None:
     config = scripted(ANALYST)
     words = ("ask", "Why?", "--store", str(log), *config)
     killed = ended(run_program, words, ("dispatched", 1, ""), folder=tmp_path)
@@ -133,7 +127,7 @@ def test_a_question_that_was_killed_in_its_first_call_goes_on_with_the_model_tha
     assert "The analyst." in went_on.out
 
 
-def test_the_command_to_go_on_names_where_the_model_is(log: Path, command: Command) -> None:
+def test_resume_command_includes_base_url(log: Path, command: Command) -> None:
     address = "http://127.0.0.1:1/v1"
 
     paused = command("ask", "Why?", "--store", log, *scripted(ASKS), "--base-url", address)
@@ -141,7 +135,7 @@ def test_the_command_to_go_on_names_where_the_model_is(log: Path, command: Comma
     assert f"--config ask.toml --base-url {address} --resume" in paused.out
 
 
-def test_a_frame_whose_parent_is_not_on_record_is_shown_as_it_stands() -> None:
+def test_frame_without_recorded_parent_has_no_lines() -> None:
     opened = FrameOpened(
         frame_id="part",
         parent_frame_id="gone",
@@ -161,7 +155,7 @@ def test_a_frame_whose_parent_is_not_on_record_is_shown_as_it_stands() -> None:
     assert lines == [[]]
 
 
-def test_a_repeated_part_names_the_frame_that_has_the_answer(log: Path, command: Command) -> None:
+def test_repeated_part_names_answering_frame(log: Path, command: Command) -> None:
     repeat = SPLIT.replace("How did the days compare?", "Who spent most?")
     cycle = SPLIT.replace("How did the days compare?", "Why?").replace("Who spent most?", "Why?")
     config = scripted(repeat, ANALYST, JOINED)
@@ -174,9 +168,7 @@ def test_a_repeated_part_names_the_frame_that_has_the_answer(log: Path, command:
     assert "cycle" in back.out
 
 
-def test_without_a_provider_the_general_model_of_the_configuration_is_asked(
-    log: Path, command: Command
-) -> None:
+def test_configured_general_model_is_default(log: Path, command: Command) -> None:
     scripted(ANALYST)
     with Path("ask.toml").open("a", encoding="utf-8") as file:
         file.write('[models]\ngeneral = "scripted/scripted-1"\n')
@@ -187,7 +179,7 @@ def test_without_a_provider_the_general_model_of_the_configuration_is_asked(
     assert "The analyst." in ended.out
 
 
-def test_a_configuration_of_backtests_keeps_no_question_from_being_asked(log: Path, command: Command) -> None:
+def test_backtest_configuration_allows_ask(log: Path, command: Command) -> None:
     words = scripted(ANALYST)
     Path("ask.toml").write_text('mode = "backtest"\n' + Path("ask.toml").read_text("utf-8"), encoding="utf-8")
 
@@ -197,9 +189,7 @@ def test_a_configuration_of_backtests_keeps_no_question_from_being_asked(log: Pa
     assert "The analyst." in ended.out
 
 
-def test_a_question_without_an_answer_ends_with_1_and_says_what_stopped_it(
-    log: Path, command: Command
-) -> None:
+def test_unanswered_question_exits_1_with_reason(log: Path, command: Command) -> None:
     ended = command("ask", "Why?", "--store", log, *scripted("no JSON", "still none"))
 
     assert ended.code == ExitCode.FOUND_WRONG
@@ -207,7 +197,7 @@ def test_a_question_without_an_answer_ends_with_1_and_says_what_stopped_it(
     assert "✗ Why?" in ended.out
 
 
-def test_a_question_whose_call_failed_says_why(log: Path, command: Command) -> None:
+def test_failed_call_reason_is_shown(log: Path, command: Command) -> None:
     ended = command("ask", "Why?", "--store", log, *scripted())
 
     assert ended.code == ExitCode.FOUND_WRONG
@@ -215,7 +205,7 @@ def test_a_question_whose_call_failed_says_why(log: Path, command: Command) -> N
     assert "the script has 0 lines" in ended.out
 
 
-def test_before_it_asks_it_says_how_many_calls_the_money_covers(log: Path, command: Command) -> None:
+def test_ask_estimates_calls_before_asking(log: Path, command: Command) -> None:
     ended = command("ask", "Why?", "--store", log, *scripted(ANALYST))
 
     said = re.search(r"A call can cost up to ([\d.]+) USD. --max-cost covers (\d+) such calls", ended.err)
@@ -237,7 +227,7 @@ def test_before_it_asks_it_says_how_many_calls_the_money_covers(log: Path, comma
         (["Why?", "--max-cost", "1", "--provider", "local", "--model", "x"], "--model is 'x'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_asked_is_refused_before_anything_is_written(
+def test_invalid_ask_is_refused_before_writing(
     words: list[str], says: str, log: Path, command: Command
 ) -> None:
     before = (log / "interactions.jsonl").read_bytes()
@@ -249,7 +239,7 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_written(
     assert (log / "interactions.jsonl").read_bytes() == before
 
 
-def test_answers_of_a_trace_that_was_asked_here_are_in_no_other_log(log: Path, command: Command) -> None:
+def test_answers_from_is_refused_for_local_trace(log: Path, command: Command) -> None:
     trace = json.loads(command("ask", "Why?", "--store", log, *BY_RULES, "--json").out)["trace_id"]
 
     ended = command("ask", "--store", log, "--resume", trace, "--answers-from", log)
@@ -261,9 +251,7 @@ def test_answers_of_a_trace_that_was_asked_here_are_in_no_other_log(log: Path, c
 
 
 @pytest.mark.parametrize("words", [["--resume", "nothing"], ["--resume", "TRACE", "--answer", "2=x"]])
-def test_a_trace_or_a_frame_that_waits_for_nothing_is_an_unknown_id(
-    words: list[str], log: Path, command: Command
-) -> None:
+def test_resume_without_waiting_frame_is_refused(words: list[str], log: Path, command: Command) -> None:
     trace = json.loads(command("ask", "Why?", "--store", log, *BY_RULES, "--json").out)["trace_id"]
 
     ended = command("ask", *(word.replace("TRACE", trace) for word in words), "--store", log)
@@ -272,7 +260,7 @@ def test_a_trace_or_a_frame_that_waits_for_nothing_is_an_unknown_id(
     assert "has no recorded question" in ended.err or "Waiting frames: none" in ended.err
 
 
-def test_resume_with_an_ambiguous_id_lists_the_matches(tmp_path: Path, command: Command) -> None:
+def test_resume_with_ambiguous_id_lists_matches(tmp_path: Path, command: Command) -> None:
     async def record() -> None:
         async with aclosing(JsonFileInteractionStore(tmp_path / "interactions.jsonl")) as store:
             for trace in ("a5d04833-one", "a5d04833-two"):

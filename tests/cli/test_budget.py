@@ -23,7 +23,7 @@ def place(session: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(session, tmp_path / "session"))
 
 
-def test_what_a_run_has_left_is_shown(command: Command, place: Path) -> None:
+def test_budget_show_prints_remaining_budget(command: Command, place: Path) -> None:
     told = command("budget", "show", "--store", place)
 
     assert told.code == ExitCode.DONE
@@ -32,7 +32,7 @@ def test_what_a_run_has_left_is_shown(command: Command, place: Path) -> None:
     assert "worker (ended)" in told.out
 
 
-def test_an_order_stands_at_once_and_is_shown_until_it_is_counted(command: Command, place: Path) -> None:
+def test_set_limit_is_shown_until_counted(command: Command, place: Path) -> None:
     set_ = command(
         "budget", "set", "agent", "*", "--per", "day", "--calls", 10, "--why", "a try", "--store", place
     )
@@ -45,7 +45,7 @@ def test_an_order_stands_at_once_and_is_shown_until_it_is_counted(command: Comma
     assert "tenant * in all" not in shown.out  # its counter is shown
 
 
-def test_a_limit_is_taken_away_by_name_only(command: Command, place: Path) -> None:
+def test_remove_requires_an_existing_limit(command: Command, place: Path) -> None:
     wrong = command("budget", "set", "agent", "*", "--remove", "--store", place)
     right = command("budget", "set", "tenant", "*", "--remove", "--store", place)
 
@@ -93,7 +93,7 @@ def test_a_limit_is_taken_away_by_name_only(command: Command, place: Path) -> No
         (("tenant", "*", "--usd", "1", "--ledger", "redis://h:x"), "Allowed: redis://HOST:PORT"),
     ],
 )
-def test_a_wrong_limit_is_refused_with_what_is_allowed(
+def test_invalid_limit_error_names_allowed_values(
     words: tuple[str, ...], message: str, command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTIC_STORE", str(place))
@@ -104,14 +104,14 @@ def test_a_wrong_limit_is_refused_with_what_is_allowed(
     assert message in told.err
 
 
-def test_nothing_that_costs_may_run_below_a_limit_of_nothing(command: Command, place: Path) -> None:
+def test_zero_cost_limit_is_accepted(command: Command, place: Path) -> None:
     assert (
         "tenant * in all: 0 USD" in command("budget", "set", "tenant", "*", "--usd", 0, "--store", place).out
     )
 
 
 @pytest.mark.parametrize("words", [("show",), ("set", "tenant", "*", "--usd", "1"), ("rebuild",)])
-def test_a_server_that_is_away_is_named_without_its_password(
+def test_unreachable_server_error_hides_password(
     words: tuple[str, ...], command: Command, place: Path
 ) -> None:
     told = command("budget", *words, "--store", place, "--ledger", "redis://me:secret@127.0.0.1:1")
@@ -124,7 +124,7 @@ def test_a_server_that_is_away_is_named_without_its_password(
 @pytest.mark.parametrize(
     "words", [("budget", "show"), ("halt",), ("budget", "set", "agent", "a", "--usd", "1")]
 )
-def test_orders_that_cannot_be_read_are_left_as_they_are(
+def test_unreadable_controls_are_left_unchanged(
     words: tuple[str, ...], command: Command, place: Path
 ) -> None:
     board = place / "controls-default.json"
@@ -137,14 +137,14 @@ def test_orders_that_cannot_be_read_are_left_as_they_are(
     assert board.read_text() == "{"
 
 
-def test_a_rebuild_needs_a_server(command: Command, place: Path) -> None:
+def test_rebuild_needs_a_server(command: Command, place: Path) -> None:
     told = command("budget", "rebuild", "--store", place)
 
     assert told.code == ExitCode.BAD_INPUT
     assert "Budgets in a folder need no rebuild" in told.err
 
 
-def test_the_history_is_that_of_one_tenant(command: Command, place: Path) -> None:
+def test_history_shows_only_chosen_tenant(command: Command, place: Path) -> None:
     told = command("budget", "history", "--store", place)
     other = command("budget", "history", "--store", place, "--tenant", "acme")
 
@@ -152,7 +152,7 @@ def test_the_history_is_that_of_one_tenant(command: Command, place: Path) -> Non
     assert other.out == "  No budget events of tenant acme.\n"
 
 
-def test_all_of_it_is_json_as_well(command: Command, place: Path) -> None:
+def test_budget_commands_print_json(command: Command, place: Path) -> None:
     shown = json.loads(command("budget", "show", "--store", place, "--json").out)
     history = json.loads(command("budget", "history", "--store", place, "--json").out)
     ordered = json.loads(command("halt", "--store", place, "--json").out)
@@ -162,7 +162,7 @@ def test_all_of_it_is_json_as_well(command: Command, place: Path) -> None:
     assert ordered["halts"][0]["scope"] == "tenant"
 
 
-def test_a_watch_into_a_pipe_prints_what_has_changed(command: Command, place: Path) -> None:
+def test_watch_into_pipe_prints_changes_only(command: Command, place: Path) -> None:
     told = command("budget", "watch", "--store", place, "--seconds", 0.6)
 
     assert told.code == ExitCode.DONE
@@ -170,14 +170,14 @@ def test_a_watch_into_a_pipe_prints_what_has_changed(command: Command, place: Pa
     assert "\x1b" not in told.out
 
 
-def test_a_watch_waits_for_a_server_that_is_away(command: Command) -> None:
+def test_watch_waits_for_unreachable_server(command: Command) -> None:
     told = command("budget", "watch", "--ledger", NOBODY_LISTENS, "--seconds", 0.3)
 
     assert told.code == ExitCode.DONE
     assert "on the Redis of the ledger cannot be reached: no Redis answers at " in told.out
 
 
-def test_a_watch_in_a_terminal_draws_over_itself(place: Path) -> None:
+def test_watch_in_terminal_redraws_in_place(place: Path) -> None:
     ours, theirs = pty.openpty()
     program = "from agentic_trading.cli.main import main; main()"
     words = ["budget", "watch", "--store", str(place), "--seconds", "0.6"]
@@ -211,7 +211,7 @@ def _read(terminal: int) -> bytes:
         (("agent", "*", "--tenant", "defualt"), "tenant defualt: .* knows this tenant. Allowed: default"),
     ],
 )
-def test_limit_on_an_unknown_name_is_refused_with_the_nearest_names(
+def test_limit_on_unknown_name_suggests_names(
     words: tuple[str, ...], allowed: str, command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = place / "policy.toml"
@@ -227,7 +227,7 @@ def test_limit_on_an_unknown_name_is_refused_with_the_nearest_names(
 
 
 @pytest.mark.parametrize("words", [("agent", "cmt-analyst"), ("agent", "*"), ("principal", "desk-a")])
-def test_limit_on_a_known_name_is_set_and_its_place_printed(
+def test_limit_on_known_name_prints_place(
     words: tuple[str, ...], command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = place / "policy.toml"
@@ -242,7 +242,7 @@ def test_limit_on_a_known_name_is_set_and_its_place_printed(
     assert as_json["place"] == str(place)
 
 
-def test_budgets_of_every_tenant_are_shown_by_a_star(command: Command, place: Path) -> None:
+def test_star_shows_budgets_of_every_tenant(command: Command, place: Path) -> None:
     shown = command("budget", "show", "--tenant", "*", "--store", place)
     as_json = json.loads(command("budget", "show", "--tenant", "*", "--store", place, "--json").out)
     watched = command("budget", "watch", "--tenant", "*", "--store", place, "--seconds", 0.1)
@@ -253,7 +253,7 @@ def test_budgets_of_every_tenant_are_shown_by_a_star(command: Command, place: Pa
     assert "Budgets of default" in watched.out
 
 
-def test_star_without_a_reported_tenant_shows_none(command: Command, place: Path) -> None:
+def test_star_without_reported_tenants_is_empty(command: Command, place: Path) -> None:
     for report in place.glob("budget-*.json"):
         report.unlink()
 

@@ -41,5 +41,5 @@ REFUSED = step("analysis.undecided", reason={"category": "refusal"})
         ([interaction(validation_passed=True)], "accepted"),
     ],
 )
-def test_a_chain_is_told_by_its_verdict_and_what_followed(records: list[Record], outcome: str) -> None:
+def test_chain_outcome_is_verdict_and_result(records: list[Record], outcome: str) -> None:
     assert chain_outcome(records) == outcome

@@ -43,7 +43,7 @@ def ordered(size: int = 50) -> Event:
     return event("acme.ordered", body={"size": size})
 
 
-def test_desk_registers_its_commands_by_entry_points() -> None:
+def test_desk_commands_are_entry_points() -> None:
     offered = {offer.name: offer.module for offer in plugins.offers(COMMANDS)}
 
     assert offered == {
@@ -54,7 +54,7 @@ def test_desk_registers_its_commands_by_entry_points() -> None:
     }
 
 
-def test_help_lists_a_command_of_a_package_without_loading_it(site: Path, command: Command) -> None:
+def test_help_lists_plugin_command_without_loading(site: Path, command: Command) -> None:
     install_acme(site)
 
     listed = command("--help")
@@ -64,22 +64,20 @@ def test_help_lists_a_command_of_a_package_without_loading_it(site: Path, comman
 
 
 @pytest.mark.parametrize("module", ["def run(): ...", "an invalid module", "\0"])
-def test_help_lists_a_package_without_a_docstring_by_its_name(
-    site: Path, command: Command, module: str
-) -> None:
+def test_help_lists_undocumented_package_by_name(site: Path, command: Command, module: str) -> None:
     install_package(site, "other-desk", module, commands="other = other_desk:run")
 
     assert "other     From the package other-desk." in command("--help").out
 
 
-def test_command_of_a_package_has_its_own_help_and_options(site: Path, command: Command) -> None:
+def test_plugin_command_has_own_help_and_options(site: Path, command: Command) -> None:
     install_acme(site)
 
     assert command("acme", "--desk", "fx").out == "orders of fx\n"
     assert "Show the orders of one desk of Acme, or of all." in command("acme", "--help").out
 
 
-def test_command_of_a_package_ends_with_the_package(
+def test_plugin_command_disappears_with_the_package(
     site: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_acme(site)
@@ -92,15 +90,13 @@ def test_command_of_a_package_ends_with_the_package(
     assert "No such command 'acme'" in gone.err
 
 
-def test_mistyped_command_of_a_package_is_suggested(site: Path, command: Command) -> None:
+def test_mistyped_plugin_command_is_suggested(site: Path, command: Command) -> None:
     install_acme(site)
 
     assert "No such command 'acne'. Did you mean 'acme'" in command("acne").err
 
 
-def test_command_of_the_gateway_takes_precedence_and_help_reports_the_clash(
-    site: Path, command: Command
-) -> None:
+def test_gateway_command_takes_precedence_over_plugin(site: Path, command: Command) -> None:
     install_package(site, "other-desk", OTHER, commands="spend = other_desk:run")
 
     assert "Sum attempts, tokens and cost" in command("spend", "--help").out
@@ -111,7 +107,7 @@ def test_command_of_the_gateway_takes_precedence_and_help_reports_the_clash(
     assert loaded_modules("other_desk") == set()
 
 
-def test_command_in_two_packages_is_refused_and_help_reports_the_clash(site: Path, command: Command) -> None:
+def test_command_in_two_packages_is_refused(site: Path, command: Command) -> None:
     install_acme(site)
     install_package(site, "other-desk", OTHER, commands="acme = other_desk:run")
 
@@ -133,7 +129,7 @@ def test_command_in_two_packages_is_refused_and_help_reports_the_clash(site: Pat
         ("other_desk:NUMBER", "is neither a function nor a typer.Typer"),
     ],
 )
-def test_unusable_command_is_refused_with_its_package(
+def test_unusable_command_is_refused_with_package(
     site: Path, command: Command, target: str, reason: str
 ) -> None:
     install_package(site, "other-desk", OTHER, commands=f"other = {target}")
@@ -144,7 +140,7 @@ def test_unusable_command_is_refused_with_its_package(
     assert f"Error: other (agentic_trading.commands) of the package other-desk {reason}" in ended.err
 
 
-def test_trace_shows_events_with_the_renderer_of_their_package(site: Path, command: Command) -> None:
+def test_trace_shows_events_with_plugin_renderer(site: Path, command: Command) -> None:
     install_acme(site)
     asked, log = envelope(), site / "log"
 
@@ -171,23 +167,21 @@ def test_renderer_shows_unknown_kinds_plainly(site: Path) -> None:
     assert chains.chain_outcome([event("acme.moved")]) == ""
 
 
-def test_event_without_a_renderer_is_shown_plainly(site: Path) -> None:
+def test_event_without_renderer_is_shown_plainly(site: Path) -> None:
     site.mkdir()
 
     assert shown(ordered()) == ["size 50"]
     assert chains.chain_outcome([ordered()]) == ""
 
 
-def test_kind_that_names_a_module_loads_nothing(site: Path) -> None:
+def test_kind_named_like_module_is_not_loaded(site: Path) -> None:
     install_acme(site)
 
     assert shown(event("acme_desk.shown", body={"size": 50})) == ["size 50"]
     assert loaded_modules() == set()
 
 
-def test_failing_renderer_is_reported_once_and_its_events_are_shown_plainly(
-    site: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failing_renderer_is_reported_once(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     install_acme(site)
     moved = event("acme.ordered", body={"to": "b"})
 
@@ -204,7 +198,7 @@ def test_failing_renderer_is_reported_once_and_its_events_are_shown_plainly(
         (False, "of the package other-desk cannot be loaded (AttributeError"),
     ],
 )
-def test_unusable_renderer_is_reported_once_and_its_events_are_shown_plainly(
+def test_unusable_renderer_is_reported_once(
     site: Path, capsys: pytest.CaptureFixture[str], reason: str, *, is_acme_installed: bool
 ) -> None:
     install_package(site, "other-desk", OTHER, renderers="acme = other_desk:absent")

@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_each_value_is_shown_with_its_origin_and_a_key_is_not(
+def test_config_show_prints_origins_and_hides_keys(
     command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_A_API_KEY", "sk-one")
@@ -43,7 +43,7 @@ def test_each_value_is_shown_with_its_origin_and_a_key_is_not(
     assert "sk-one" not in shown.out + shown.err
 
 
-def test_what_is_shown_as_json_loads_back(command: Command, file: Path) -> None:
+def test_config_show_json_loads_back(command: Command, file: Path) -> None:
     shown = json.loads(command("config", "show", "--config", str(file), "--json").out)
 
     assert PlatformConfig(**shown["config"]) == load_config(file)
@@ -52,7 +52,7 @@ def test_what_is_shown_as_json_loads_back(command: Command, file: Path) -> None:
     assert shown["keys"] == {}
 
 
-def test_a_configuration_that_can_be_used_passes_its_check(command: Command, file: Path) -> None:
+def test_valid_configuration_passes_check(command: Command, file: Path) -> None:
     checked = command("config", "check", "--config", str(file))
 
     assert (checked.code, checked.out) == (
@@ -61,7 +61,7 @@ def test_a_configuration_that_can_be_used_passes_its_check(command: Command, fil
     )
 
 
-def test_a_check_ends_with_everything_that_is_wrong(command: Command, file: Path) -> None:
+def test_config_check_reports_every_problem(command: Command, file: Path) -> None:
     file.write_text(f'{FILE}[providers.house]\n[models]\nanalysis = "hous/q"\n', encoding="utf-8")
 
     checked = command("config", "check", "--config", str(file))
@@ -71,7 +71,7 @@ def test_a_check_ends_with_everything_that_is_wrong(command: Command, file: Path
     assert f"{file}: models.analysis is hous/q, whose provider is not configured" in checked.err
 
 
-def test_a_key_that_there_is_not_is_bad_input(command: Command, file: Path) -> None:
+def test_unknown_configuration_key_is_bad_input(command: Command, file: Path) -> None:
     file.write_text(f'{FILE}[buss]\nurl = "kafka://broker"\n', encoding="utf-8")
 
     for words in (["config", "show"], ["config", "check"]):

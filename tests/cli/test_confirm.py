@@ -68,11 +68,11 @@ def expected(**changes: Any) -> Preflight:
         ),
     ],
 )
-def test_what_to_expect_is_told_in_a_line(changes: dict[str, Any], text: str) -> None:
+def test_preflight_text_describes_the_run(changes: dict[str, Any], text: str) -> None:
     assert text in preflight_text(expected(**changes))
 
 
-def test_a_yes_beforehand_asks_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+def test_confirm_run_with_yes_does_not_ask(capsys: pytest.CaptureFixture[str]) -> None:
     confirm_run(expected(), yes=True)
 
     said = capsys.readouterr()
@@ -80,13 +80,13 @@ def test_a_yes_beforehand_asks_nobody(capsys: pytest.CaptureFixture[str]) -> Non
     assert said.out == ""
 
 
-def test_confirm_run_free_run_needs_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_confirm_run_needs_no_terminal_when_free(capsys: pytest.CaptureFixture[str]) -> None:
     confirm_run(expected(bound_nusd=0), yes=False)
 
     assert "at most 0 USD" in capsys.readouterr().err
 
 
-def test_where_nobody_can_be_asked_only_a_yes_beforehand_counts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_confirm_run_without_terminal_requires_yes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as left:
         confirm_run(expected(), yes=False)
 
@@ -109,22 +109,20 @@ def at_a_terminal(answer: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]
     os.close(screen)
 
 
-def test_a_yes_at_the_terminal_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yes_at_terminal_continues_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with at_a_terminal("y\n", monkeypatch):
         confirm_run(expected(), yes=False)
 
 
 @pytest.mark.parametrize("typed", ["n\n", "\n", "\x04"], ids=["no", "nothing", "the end of the input"])
-def test_a_no_at_the_terminal_ends_before_anything_is_sent(
-    typed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_at_terminal_ends_before_sending(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with at_a_terminal(typed, monkeypatch), pytest.raises(typer.Exit) as left:
         confirm_run(expected(), yes=False)
 
     assert left.value.exit_code == ExitCode.INTERRUPTED
 
 
-def test_what_is_neither_yes_nor_no_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unclear_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with at_a_terminal("perhaps\nYES\n", monkeypatch) as screen:
         confirm_run(expected(), yes=False)
         sys.stderr.flush()
@@ -136,9 +134,7 @@ def test_what_is_neither_yes_nor_no_is_asked_again(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_does_not_break_into_the_reading_is_heard(
-    by: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signal_outside_read_interrupts_prompt(by: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that comes just before the reading begins, or on another thread, as here, does not break into it."""
     reader = Path(f"/proc/self/task/{get_native_id()}/stat")
 
@@ -174,7 +170,7 @@ def test_a_signal_that_does_not_break_into_the_reading_is_heard(
         (["--max-calls", "0"], "1 or more"),
     ],
 )
-def test_a_model_that_cannot_be_asked_leaves_no_folder(
+def test_unusable_model_leaves_no_folder(
     words: list[str], told_of: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "AGENTIC_SECRETS_DIR"):
@@ -188,7 +184,7 @@ def test_a_model_that_cannot_be_asked_leaves_no_folder(
     assert not Path("out").exists()
 
 
-def test_a_model_is_not_asked_without_a_yes(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_run_without_yes_is_refused(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-of-a-test")
 
     ended = command(

@@ -182,9 +182,7 @@ def check_purge(command: Command, bus: Sequence[str], ids: Mapping[str, str]) ->
     assert (gone.code, gone.err.count("\n")) == (ExitCode.FOUND_WRONG, 1)
 
 
-def test_letters_of_every_reason_are_listed_shown_replayed_and_deleted(
-    own_kafka: KafkaService, command: Command
-) -> None:
+def test_dead_letters_are_listed_replayed_and_purged(own_kafka: KafkaService, command: Command) -> None:
     servers = own_kafka.bootstrap_servers
     bus = ("--bus", f"kafka://{servers}")
     messages = given_up()
@@ -204,7 +202,7 @@ def test_letters_of_every_reason_are_listed_shown_replayed_and_deleted(
     check_purge(command, bus, ids)
 
 
-def test_a_letter_that_is_a_replay_is_listed_with_what_it_repeats(
+def test_replayed_letter_lists_the_original(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     first = DeadLetter.of(
@@ -223,7 +221,7 @@ def test_a_letter_that_is_a_replay_is_listed_with_what_it_repeats(
     assert both.count(first.id) == 2
 
 
-def test_a_message_that_is_no_text_and_was_cut_is_said_with_its_size(
+def test_truncated_binary_message_is_shown_with_size(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     delivery = Delivery(LANE.name, 7, Message("k", b"\xff" * 5000, {}), 1)
@@ -253,16 +251,14 @@ def test_a_message_that_is_no_text_and_was_cut_is_said_with_its_size(
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_options_are_refused_before_the_bus_is_asked(
-    words: list[str], said: str, command: Command
-) -> None:
+def test_wrong_options_are_refused_before_connecting(words: list[str], said: str, command: Command) -> None:
     ended = command("dlq", *words, "--bus", "kafka://127.0.0.1:1")
 
     assert ended.code == ExitCode.BAD_INPUT
     assert said in ended.err
 
 
-def test_a_bus_that_is_away_or_none_is_said_in_one_line(command: Command) -> None:
+def test_unusable_bus_error_is_single_line(command: Command) -> None:
     away = command("dlq", "list", "--bus", "kafka://127.0.0.1:1")
     none = command("dlq", "purge", "--all", "--bus", "kafka://host")
 

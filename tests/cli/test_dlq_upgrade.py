@@ -89,9 +89,7 @@ async def heard(replies: Subscription, count: int) -> dict[str, str]:
     return found
 
 
-async def test_a_field_that_must_be_understood_is_run_by_newer_workers_and_replayed_after_the_upgrade(
-    servers: str, tmp_path: Path
-) -> None:
+async def test_unknown_must_understand_field_replays_after_upgrade(servers: str, tmp_path: Path) -> None:
     await create_topics(kafka_server.settings(servers), planned_topics(partitions=2))
     async with aclosing(kafka_server.broker(servers)) as broker, asyncio.timeout(60):
         replies = await broker.replies(ADDRESS)

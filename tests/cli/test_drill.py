@@ -53,9 +53,7 @@ def written(name: str) -> Any:
     return json.loads(Path(f"drill/{name}.json").read_text(encoding="utf-8"))
 
 
-def test_a_lost_ledger_is_what_it_was_after_a_rebuild(
-    command: Command, server: redis_server.RealServer
-) -> None:
+def test_rebuild_restores_a_lost_ledger(command: Command, server: redis_server.RealServer) -> None:
     ended = [(line, done(line, command, server)) for line in LINES]
 
     wanted = [int(found[1]) if (found := re.search(r"# exit code (\d)", line)) else 0 for line in LINES]

@@ -61,7 +61,7 @@ def started(words: Sequence[str], folder: Path, *flags: str) -> subprocess.Popen
         (("replay", "run", "out"), "structlog", signal.SIGTERM),
     ],
 )
-def test_a_signal_while_a_command_starts_ends_it_with_130_and_a_message(
+def test_signal_during_start_exits_130_with_message(
     words: tuple[str, ...], module: str, by: signal.Signals, tmp_path: Path
 ) -> None:
     said = list[str]()
@@ -82,9 +82,7 @@ def test_a_signal_while_a_command_starts_ends_it_with_130_and_a_message(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
-def test_a_thread_that_waits_for_a_dead_disk_does_not_keep_the_process(
-    by: signal.Signals, tmp_path: Path
-) -> None:
+def test_dead_disk_does_not_block_exit(by: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "bars.csv").write_text("")
     with subprocess.Popen(
         [sys.executable, "-c", ON_A_DEAD_DISK, "run", "--data", "BTCUSDT=bars.csv", "--out", "out"],
@@ -112,7 +110,7 @@ class InterruptedInDel:
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_that_python_drops_is_raised_again(by: signal.Signals) -> None:
+def test_interrupt_dropped_by_python_is_raised_again(by: signal.Signals) -> None:
     reports = sys.unraisablehook
 
     def wait() -> None:
@@ -126,7 +124,7 @@ def test_an_interrupt_that_python_drops_is_raised_again(by: signal.Signals) -> N
     assert sys.unraisablehook is reports
 
 
-def test_a_command_on_another_thread_leaves_the_hook_of_the_process() -> None:
+def test_command_on_thread_leaves_process_hook() -> None:
     hooks = list[object]()
 
     def command() -> None:
@@ -141,7 +139,7 @@ def test_a_command_on_another_thread_leaves_the_hook_of_the_process() -> None:
     assert hooks == [before]
 
 
-def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
+def test_ignored_signal_stays_ignored(tmp_path: Path) -> None:
     ignoring = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {PROGRAM}"
 
     with subprocess.Popen(

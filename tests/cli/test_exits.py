@@ -20,11 +20,11 @@ from tests.cli.conftest import Command
         (TradingError("anything else"), ExitCode.BAD_INPUT),
     ],
 )
-def test_an_error_has_its_code(error: TradingError, code: ExitCode) -> None:
+def test_error_maps_to_exit_code(error: TradingError, code: ExitCode) -> None:
     assert exit_code_of(error) is code
 
 
-def test_an_error_is_one_message(command: Command) -> None:
+def test_error_is_a_single_message(command: Command) -> None:
     ended = command("data", "describe", "nothing-here")
 
     assert ended.code == ExitCode.BAD_INPUT
@@ -32,7 +32,7 @@ def test_an_error_is_one_message(command: Command) -> None:
     assert "btcusdt-5m" in ended.err
 
 
-def test_a_wrong_setting_is_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_setting_is_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTIC_LOG_LEVEL", "loud")
 
     ended = command("trace", "list")
@@ -46,7 +46,7 @@ def fail() -> None:
     raise ZeroDivisionError("division by zero")
 
 
-def test_an_internal_error_is_one_line_that_says_how_to_learn_more(
+def test_internal_error_is_line_with_debug_hint(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as left:
@@ -57,7 +57,7 @@ def test_an_internal_error_is_one_line_that_says_how_to_learn_more(
     assert capsys.readouterr().err == told
 
 
-def test_debug_shows_where_an_error_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_shows_internal_error_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         run_to_exit(fail, debug=True)
 
@@ -67,7 +67,7 @@ def test_debug_shows_where_an_error_came_from(capsys: pytest.CaptureFixture[str]
     assert "in fail" in told
 
 
-def test_an_error_on_purpose_shows_where_too_when_asked(command: Command) -> None:
+def test_debug_shows_expected_error_traceback(command: Command) -> None:
     ended = command("--debug", "data", "describe", "nothing-here")
 
     assert ended.code == ExitCode.BAD_INPUT
@@ -85,9 +85,7 @@ def test_an_error_on_purpose_shows_where_too_when_asked(command: Command) -> Non
         ),
     ],
 )
-def test_a_wrong_value_is_told_without_the_words_of_a_validator(
-    words: list[str], told: str, command: Command
-) -> None:
+def test_wrong_option_value_error_is_plain(words: list[str], told: str, command: Command) -> None:
     ended = command(*words)
 
     assert ended.code == ExitCode.BAD_INPUT

@@ -29,7 +29,7 @@ def place(session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 @pytest.mark.usefixtures("place")
-def test_a_halt_holds_until_exactly_it_is_taken_back(command: Command) -> None:
+def test_halt_ends_only_by_exact_resume(command: Command) -> None:
     halted = command("halt", "--agent", "cmt-analyst", "--why", "drifts")
     wrong = command("resume")
     shown = command("budget", "show")
@@ -46,7 +46,7 @@ def test_a_halt_holds_until_exactly_it_is_taken_back(command: Command) -> None:
 
 
 @pytest.mark.usefixtures("place")
-def test_a_second_halt_of_the_same_is_told_of_the_first(command: Command) -> None:
+def test_second_halt_names_the_first(command: Command) -> None:
     command("halt", "--why", "first")
 
     told = command("halt")
@@ -57,7 +57,7 @@ def test_a_second_halt_of_the_same_is_told_of_the_first(command: Command) -> Non
 
 
 @pytest.mark.usefixtures("place")
-def test_what_is_halted_for_all_is_shown_to_each(command: Command) -> None:
+def test_global_halt_is_shown_to_each_tenant(command: Command) -> None:
     halted = command("halt", "--tenant", "*", "--model", "anthropic/*")
 
     assert "Controls of all tenants" in halted.out
@@ -80,9 +80,7 @@ def test_what_is_halted_for_all_is_shown_to_each(command: Command) -> None:
         (("--ledger", "localhost"), "Allowed: redis://HOST:PORT"),
     ],
 )
-def test_a_wrong_halt_stops_nothing_and_says_what_is_allowed(
-    words: tuple[str, ...], message: str, command: Command
-) -> None:
+def test_invalid_halt_names_allowed_values(words: tuple[str, ...], message: str, command: Command) -> None:
     told = command("halt", *words)
 
     assert (told.code, told.out) == (ExitCode.BAD_INPUT, "")
@@ -103,7 +101,7 @@ def test_a_wrong_halt_stops_nothing_and_says_what_is_allowed(
         (("--tenant", "defualt", "--agent", "cmt-analyst"), "tenant defualt: .* Allowed: default"),
     ],
 )
-def test_a_halt_of_a_name_that_nothing_bears_stops_nothing_and_says_the_nearest(
+def test_halt_of_unknown_name_suggests_nearest(
     words: tuple[str, ...], nearest: str, command: Command
 ) -> None:
     told = command("halt", *words)
@@ -125,9 +123,7 @@ def test_a_halt_of_a_name_that_nothing_bears_stops_nothing_and_says_the_nearest(
         (("--tenant", "*", "--agent", "cmt-analyst"), "the log"),
     ],
 )
-def test_a_halt_says_what_knows_its_name_and_which_workers_it_reached(
-    words: tuple[str, ...], source: str, command: Command
-) -> None:
+def test_halt_prints_name_source_and_workers(words: tuple[str, ...], source: str, command: Command) -> None:
     told = command("halt", *words)
     again = json.loads(command("resume", *words, "--json").out)
 
@@ -137,7 +133,7 @@ def test_a_halt_says_what_knows_its_name_and_which_workers_it_reached(
 
 
 @pytest.mark.usefixtures("place")
-def test_name_that_only_an_operator_gave_is_not_known(command: Command) -> None:
+def test_name_given_only_by_operator_is_unknown(command: Command) -> None:
     forced = command("halt", "--agent", "tomorrow", "--force")
     command("resume", "--agent", "tomorrow")
     command("budget", "set", "agent", "tomorrow", "--calls", 1, "--force")
@@ -149,9 +145,7 @@ def test_name_that_only_an_operator_gave_is_not_known(command: Command) -> None:
 
 
 @pytest.mark.usefixtures("place")
-def test_halt_that_no_process_acknowledged_ends_with_an_error_and_its_place(
-    command: Command, place: Path
-) -> None:
+def test_unacknowledged_halt_exits_with_error(command: Command, place: Path) -> None:
     told = command("halt")
 
     assert told.code == ExitCode.FOUND_WRONG
@@ -160,7 +154,7 @@ def test_halt_that_no_process_acknowledged_ends_with_an_error_and_its_place(
     assert command("resume").code == ExitCode.DONE
 
 
-def test_a_name_in_the_policy_the_configuration_or_a_workers_report_is_known(
+def test_name_from_configured_source_is_known(
     command: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = tmp_path / "policy.toml"
@@ -189,7 +183,7 @@ def test_a_name_in_the_policy_the_configuration_or_a_workers_report_is_known(
     assert command("halt", "--agent", "cmt-*").code == ExitCode.BAD_INPUT
 
 
-def test_an_agent_that_only_a_server_has_counted_is_known(
+def test_agent_counted_only_on_server_is_known(
     command: Command, own_redis: RealServer, tmp_path: Path
 ) -> None:
     async def call() -> None:
@@ -203,7 +197,7 @@ def test_an_agent_that_only_a_server_has_counted_is_known(
     assert "Allowed: counted, or --force" in command("halt", "--agent", "cuonted", *at).err
 
 
-async def test_an_agent_without_an_id_is_known_by_its_type(tmp_path: Path, command: Command) -> None:
+async def test_agent_without_id_is_known_by_type(tmp_path: Path, command: Command) -> None:
     path = tmp_path / "interactions.jsonl"
     async with aclosing(JsonFileInteractionStore(path)) as store:
         await store.store(interaction(agent_id="", agent_type="scout"))
@@ -213,9 +207,7 @@ async def test_an_agent_without_an_id_is_known_by_its_type(tmp_path: Path, comma
     assert "the name is in the log" in told.out
 
 
-def test_a_run_in_a_folder_that_is_halted_asks_nobody_and_names_the_history(
-    command: Command, place: Path
-) -> None:
+def test_run_in_halted_folder_names_the_history(command: Command, place: Path) -> None:
     command("halt", "--why", "closed")
 
     told = command("run", "--data", "btcusdt-5m", "--bars", 30, "--out", place)
@@ -228,7 +220,7 @@ def test_a_run_in_a_folder_that_is_halted_asks_nobody_and_names_the_history(
     assert "tenant default is halted by " in history.out
 
 
-def test_halt_of_a_known_name_goes_on_beside_a_broken_policy(
+def test_halt_works_with_broken_policy(
     command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / "policy.toml").write_text("[principals")

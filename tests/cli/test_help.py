@@ -46,7 +46,7 @@ def commands() -> Iterator[tuple[str, ...]]:
 every_command = pytest.mark.parametrize("words", list(commands()), ids=" ".join)
 
 
-def test_help_loads_few_modules_and_nothing_heavy() -> None:
+def test_help_loads_few_light_modules() -> None:
     done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, check=True, text=True)
     loaded = json.loads(done.stderr)
 
@@ -54,7 +54,7 @@ def test_help_loads_few_modules_and_nothing_heavy() -> None:
     assert {name.partition(".")[0] for name in loaded} & HEAVY == set()
 
 
-def test_import_of_the_front_door_loads_no_vendor_and_no_driver() -> None:
+def test_platform_import_loads_no_vendor_or_driver() -> None:
     """Both are part of the core, and are loaded when they are used."""
     code = "import sys, agentic_trading.llm, agentic_trading.platform; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
@@ -63,7 +63,7 @@ def test_import_of_the_front_door_loads_no_vendor_and_no_driver() -> None:
     assert roots & {"aiokafka", "anthropic", "cramjam", "httpx2"} == set()
 
 
-def test_the_contract_on_light_commands_names_every_module_that_help_loads() -> None:
+def test_light_commands_contract_names_help_modules() -> None:
     listing = "import sys, agentic_trading.cli.commands, agentic_trading.cli.main; print(*[m for m in sys.modules if '.cli.' in m and 'agentic' in m])"
     loaded = subprocess.run(
         [sys.executable, "-c", listing], capture_output=True, check=True, text=True
@@ -77,7 +77,7 @@ def test_the_contract_on_light_commands_names_every_module_that_help_loads() -> 
 
 
 @every_command
-def test_every_flag_of_a_command_is_documented(words: tuple[str, ...], command: Command) -> None:
+def test_every_flag_is_documented(words: tuple[str, ...], command: Command) -> None:
     told = command(*words, "--help")
 
     assert told.code == ExitCode.DONE
@@ -86,7 +86,7 @@ def test_every_flag_of_a_command_is_documented(words: tuple[str, ...], command: 
 
 
 @every_command
-def test_the_commands_of_a_group_are_described_whole_in_80_columns(
+def test_group_commands_fit_80_columns(
     words: tuple[str, ...], command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -99,7 +99,7 @@ def test_the_commands_of_a_group_are_described_whole_in_80_columns(
 
 
 @every_command
-def test_arguments_have_names_as_options_have(words: tuple[str, ...], command: Command) -> None:
+def test_arguments_are_named_like_options(words: tuple[str, ...], command: Command) -> None:
     assert re.findall(r"<[a-z\[\]]+>", command(*words, "--help").out) == []
 
 
@@ -108,7 +108,7 @@ def test_every_command_is_documented(words: tuple[str, ...]) -> None:
     assert f"`{' '.join(words)}" in DOCUMENT or f"agentic-trading {' '.join(words)}" in DOCUMENT
 
 
-def test_the_document_lists_the_exit_codes_as_they_are(command: Command) -> None:
+def test_documented_exit_codes_match(command: Command) -> None:
     table = dict(re.findall(r"^\| (\d+) \| (.*) \|$", DOCUMENT, re.MULTILINE))
 
     assert {int(code): meaning for code, meaning in table.items()} == {c.value: c.meaning for c in ExitCode}
@@ -116,31 +116,31 @@ def test_the_document_lists_the_exit_codes_as_they_are(command: Command) -> None
     assert all(code.meaning in told for code in ExitCode)
 
 
-def test_the_choices_of_run_are_those_that_a_run_can_have(command: Command) -> None:
+def test_run_help_lists_the_modes(command: Command) -> None:
     told = command("run", "--help").out
 
     assert f"<{'|'.join(get_args(RunMode))}>" in told
 
 
-def test_a_provider_that_there_is_not_is_refused_with_those_that_there_are(command: Command) -> None:
+def test_unknown_provider_error_lists_allowed_names(command: Command) -> None:
     ended = command("run", "--data", "btcusdt-5m", "--provider", "acme")
 
     assert ended.code == ExitCode.BAD_INPUT
     assert "--provider is 'acme'. Allowed: rules, recorded, anthropic, openai, local or config" in ended.err
 
 
-def test_the_version_is_printed(command: Command) -> None:
+def test_version_is_printed(command: Command) -> None:
     assert command("--version").out == f"{__version__}\n"
 
 
-def test_without_a_command_the_help_is_shown_as_bad_usage(command: Command) -> None:
+def test_missing_command_exits_with_usage(command: Command) -> None:
     ended = command()
 
     assert ended.code == ExitCode.BAD_INPUT
     assert "Usage: agentic-trading" in ended.out + ended.err
 
 
-def test_the_shell_completes_the_names_of_samples() -> None:
+def test_shell_completes_sample_names() -> None:
     asked = {
         "_AGENTIC_TRADING_COMPLETE": "complete_bash",
         "COMP_WORDS": "agentic-trading run --data b",

@@ -84,7 +84,7 @@ def interrupted(by: signal.Signals, *words: str) -> tuple[int, str]:
 
 
 @BY_SIGTERM
-def test_a_run_ends_in_order_and_goes_on_as_if_nothing_had_been(
+def test_interrupted_run_resumes_to_same_decisions(
     by: signal.Signals, whole: Path, tmp_path: Path, command: Command
 ) -> None:
     out = tmp_path / "out"
@@ -104,7 +104,7 @@ def test_a_run_ends_in_order_and_goes_on_as_if_nothing_had_been(
 
 
 @BY_SIGINT
-def test_a_replay_ends_at_once_and_leaves_the_session_as_it_was(by: signal.Signals, whole: Path) -> None:
+def test_interrupted_replay_leaves_session_unchanged(by: signal.Signals, whole: Path) -> None:
     before = {path.name: path.read_bytes() for path in whole.iterdir()}
 
     ended, printed = interrupted(by, "replay", "run", str(whole))
@@ -114,9 +114,7 @@ def test_a_replay_ends_at_once_and_leaves_the_session_as_it_was(by: signal.Signa
 
 
 @BY_SIGINT
-def test_a_signal_while_nobody_has_agreed_yet_sends_and_writes_nothing(
-    by: signal.Signals, tmp_path: Path
-) -> None:
+def test_signal_during_prompt_leaves_no_run(by: signal.Signals, tmp_path: Path) -> None:
     screen, terminal = pty.openpty()
     with (
         os.fdopen(terminal, "r+b", buffering=0) as shown,
@@ -145,9 +143,7 @@ def test_a_signal_while_nobody_has_agreed_yet_sends_and_writes_nothing(
 
 
 @BY_SIGTERM
-def test_a_signal_while_the_calls_are_counted_sends_and_writes_nothing(
-    by: signal.Signals, tmp_path: Path
-) -> None:
+def test_signal_during_call_count_leaves_no_run(by: signal.Signals, tmp_path: Path) -> None:
     with started(
         *RUN,
         str(tmp_path / "out"),

@@ -9,7 +9,7 @@ from agentic_trading.cli.exits import ExitCode
 from tests.cli.conftest import Command
 
 
-def test_keys_are_made_one_after_the_other_and_only_their_owner_may_read_them(command: Command) -> None:
+def test_created_keys_are_numbered_and_private(command: Command) -> None:
     first = command("keys", "create", "desk-a", "--dir", "principals")
     more = [command("keys", "create", "desk-a", "--dir", "principals", "--add") for _ in range(10)]
     other = command("keys", "create", "desk-b", "--dir", "principals")
@@ -44,9 +44,7 @@ def test_keys_are_made_one_after_the_other_and_only_their_owner_may_read_them(co
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_made_is_said_and_nothing_is_changed(
-    words: list[str], said: str, command: Command
-) -> None:
+def test_invalid_key_creation_changes_no_key(words: list[str], said: str, command: Command) -> None:
     command("keys", "create", "desk-a", "--dir", "principals")
     Path("principals/old").write_bytes(b"k" * 32)
     before = read_keys(Path("principals"))

@@ -56,7 +56,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
     return str(folder), asked.trace_id, asked.envelope_id
 
 
-def test_what_asks_no_model_loads_no_sdk(session: Path, tmp_path: Path) -> None:
+def test_commands_without_model_load_no_sdk(session: Path, tmp_path: Path) -> None:
     bars = ("--data", "btcusdt-5m", "--bars")
 
     loaded = loaded_by(
@@ -72,7 +72,7 @@ def test_what_asks_no_model_loads_no_sdk(session: Path, tmp_path: Path) -> None:
     assert "agentic_trading" in loaded
 
 
-def test_commands_of_the_gateway_load_no_module_of_the_desk(
+def test_gateway_commands_load_no_desk_module(
     session: Path, plain: tuple[str, str, str], tmp_path: Path
 ) -> None:
     log, trace_id, envelope_id = plain
@@ -109,7 +109,7 @@ def test_commands_of_the_gateway_load_no_module_of_the_desk(
     assert {"agentic_trading.platform.worker", "rich"} <= loaded
 
 
-def test_log_with_events_of_the_desk_loads_its_renderers(session: Path) -> None:
+def test_log_with_desk_events_loads_renderers(session: Path) -> None:
     loaded = of_the_desk(loaded_by(["trace", "list", "--store", str(session)]))
 
     assert "agentic_trading.desk.cli.renderers" in loaded

@@ -71,7 +71,7 @@ def found(reader: str, folder: Path, command: Command) -> str:
     return ended.out if reader == "audit" else ended.err
 
 
-def test_a_whole_session_is_whole_to_every_reader(copied: Path, command: Command) -> None:
+def test_intact_session_passes_every_reader(copied: Path, command: Command) -> None:
     ended = {reader: command(*words(copied)) for reader, words in READERS.items() if reader != "resume"}
 
     assert {each.code for each in ended.values()} == {ExitCode.DONE}
@@ -81,7 +81,7 @@ def test_a_whole_session_is_whole_to_every_reader(copied: Path, command: Command
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_lines_cut_from_the_end_are_found_however_many(reader: str, copied: Path, command: Command) -> None:
+def test_lines_cut_from_end_are_found(reader: str, copied: Path, command: Command) -> None:
     lines = lines_of(copied)
 
     for there in range(
@@ -98,9 +98,7 @@ def test_lines_cut_from_the_end_are_found_however_many(reader: str, copied: Path
 
 @pytest.mark.parametrize("reader", ["audit", "replay", "spend", "trace"])
 @pytest.mark.parametrize("bytes_lost", [1, 2, 40, 500])
-def test_a_last_line_that_is_cut_inside_is_found(
-    bytes_lost: int, reader: str, copied: Path, command: Command
-) -> None:
+def test_truncated_last_line_is_found(bytes_lost: int, reader: str, copied: Path, command: Command) -> None:
     whole = b"".join(lines_of(copied))
     put(copied, [whole[:-bytes_lost]])
     last = whole[:-bytes_lost].count(b"\n") + 1
@@ -131,9 +129,7 @@ def changed_in_the_middle(lines: list[bytes]) -> Mapping[str, tuple[list[bytes],
 
 @pytest.mark.parametrize("change", ["a byte flipped", "a line removed", "a line doubled"])
 @pytest.mark.parametrize("reader", READERS)
-def test_a_change_in_the_middle_is_found_with_its_place(
-    reader: str, change: str, copied: Path, command: Command
-) -> None:
+def test_middle_change_is_found_with_line(reader: str, change: str, copied: Path, command: Command) -> None:
     changed, reason = changed_in_the_middle(lines_of(copied))[change]
     put(copied, changed)
 
@@ -145,9 +141,7 @@ def test_a_change_in_the_middle_is_found_with_its_place(
 
 
 @pytest.mark.parametrize("reader", ["spend", "trace"])
-def test_a_question_checks_the_end_and_the_audit_all_lines(
-    reader: str, copied: Path, command: Command
-) -> None:
+def test_reader_checks_end_audit_checks_all(reader: str, copied: Path, command: Command) -> None:
     index(copied, command)
     before = command(*READERS[reader](copied))
     lines = lines_of(copied)
@@ -161,16 +155,14 @@ def test_a_question_checks_the_end_and_the_audit_all_lines(
     assert f"interactions.jsonl:5: record {record}: its hash is not that of its bytes" in said
 
 
-def test_a_question_finds_a_cut_after_the_log_was_indexed(copied: Path, command: Command) -> None:
+def test_cut_after_indexing_is_found(copied: Path, command: Command) -> None:
     index(copied, command)
     put(copied, lines_of(copied)[:-3])
 
     assert "the log ends without the end of run 1: it has ended" in found("spend", copied, command)
 
 
-def test_a_question_finds_an_end_that_does_not_fit_the_lines_before_it(
-    copied: Path, command: Command
-) -> None:
+def test_run_end_with_wrong_count_is_found(copied: Path, command: Command) -> None:
     *lines, end = map(read_line, lines_of(copied))
     fields = orjson.loads(end.record)
     fields["body"]["lines"] = 7
@@ -192,9 +184,7 @@ async def write_runs(log: Path, count: int) -> None:
                 pass
 
 
-def test_the_end_of_a_run_further_back_than_the_newest_runs_is_not_missed(
-    copied: Path, command: Command
-) -> None:
+def test_run_end_behind_newest_runs_is_found(copied: Path, command: Command) -> None:
     asyncio.run(write_runs(copied / "interactions.jsonl", LATEST_RUNS))
 
     ended = command(*READERS["spend"](copied))
@@ -202,7 +192,7 @@ def test_the_end_of_a_run_further_back_than_the_newest_runs_is_not_missed(
     assert (ended.code, ended.err) == (ExitCode.DONE, "")
 
 
-def test_the_audit_names_the_record_of_a_broken_line(copied: Path, command: Command) -> None:
+def test_audit_names_record_of_broken_line(copied: Path, command: Command) -> None:
     lines = lines_of(copied)
     put(copied, changed_in_the_middle(lines)["a byte flipped"][0])
 
@@ -234,7 +224,7 @@ BAR_CHANGES: Final[Mapping[str, Callable[[list[str]], tuple[list[str], str]]]] =
 
 @pytest.mark.parametrize("change", BAR_CHANGES)
 @pytest.mark.parametrize("reader", ["audit", "replay"])
-def test_changed_bars_are_found_with_their_place(
+def test_changed_bars_are_found_with_location(
     reader: str, change: str, copied: Path, command: Command
 ) -> None:
     path = copied / "bars-BTCUSDT.csv"
@@ -247,7 +237,7 @@ def test_changed_bars_are_found_with_their_place(
     assert reason in said
 
 
-def test_a_run_does_not_go_on_with_changed_bars(copied: Path, command: Command) -> None:
+def test_resume_is_refused_with_changed_bars(copied: Path, command: Command) -> None:
     path = copied / "bars-BTCUSDT.csv"
     rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
     cells = rows[20].split(",")
@@ -262,16 +252,14 @@ def test_a_run_does_not_go_on_with_changed_bars(copied: Path, command: Command) 
 
 
 @pytest.mark.parametrize("reader", ["audit", "replay"])
-def test_bars_that_are_gone_are_found(reader: str, copied: Path, command: Command) -> None:
+def test_missing_bars_are_found(reader: str, copied: Path, command: Command) -> None:
     (copied / "bars-BTCUSDT.csv").unlink()
 
     assert "bars-BTCUSDT.csv: is missing" in found(reader, copied, command)
 
 
 @pytest.mark.parametrize("name", ["decisions.jsonl", "run.json"])
-def test_the_audit_holds_a_changed_decision_log_and_manifest_against_the_log(
-    name: str, copied: Path, command: Command
-) -> None:
+def test_audit_detects_changed_decisions_and_manifest(name: str, copied: Path, command: Command) -> None:
     digest = json.loads((copied / "run.json").read_bytes())["digest"].encode()
     path = copied / name
     path.write_bytes(path.read_bytes().replace(digest if name == "run.json" else b"BTC", b"0", 1))
@@ -282,16 +270,14 @@ def test_the_audit_holds_a_changed_decision_log_and_manifest_against_the_log(
     assert f"{path}: the decision log has the digest {digest.decode()} on record" in said
 
 
-def test_a_manifest_that_cannot_be_read_is_found_and_a_log_beside_it_still_answers(
-    copied: Path, command: Command
-) -> None:
+def test_unreadable_manifest_is_reported(copied: Path, command: Command) -> None:
     (copied / "run.json").write_bytes(b"{")
 
     assert "run.json is not the manifest of a run" in found("audit", copied, command)
     assert "run.json is not the manifest of a run" in found("spend", copied, command)
 
 
-def test_a_log_by_itself_is_checked_without_the_files_of_its_session(copied: Path, command: Command) -> None:
+def test_log_file_is_checked_without_session(copied: Path, command: Command) -> None:
     log = copied / "interactions.jsonl"
     whole = command("audit", "verify", log)
     put(copied, lines_of(copied)[:-1])
@@ -302,9 +288,7 @@ def test_a_log_by_itself_is_checked_without_the_files_of_its_session(copied: Pat
     assert "its process was killed or still runs, or lines behind this one are cut off" in cut.out
 
 
-def test_a_tenant_learns_that_the_log_is_not_whole_and_nothing_of_the_others(
-    copied: Path, command: Command
-) -> None:
+def test_tenant_warning_hides_other_tenants(copied: Path, command: Command) -> None:
     put(copied, lines_of(copied)[:-1])
 
     ended = command("spend", "--store", copied, "--tenant", "other")
@@ -313,7 +297,7 @@ def test_a_tenant_learns_that_the_log_is_not_whole_and_nothing_of_the_others(
     assert ended.err == "Warning: the log is not whole. Records may be missing below.\n"
 
 
-def test_json_stays_json_when_there_is_a_warning(copied: Path, command: Command) -> None:
+def test_json_output_is_unaffected_by_warning(copied: Path, command: Command) -> None:
     before = json.loads(command("spend", "--store", copied, "--json").out)
     put(copied, lines_of(copied)[:-1])
 
@@ -321,9 +305,7 @@ def test_json_stays_json_when_there_is_a_warning(copied: Path, command: Command)
 
 
 @pytest.mark.parametrize("cut", [1, 5])
-def test_what_there_is_of_a_cut_log_is_played_where_that_is_asked_for(
-    cut: int, copied: Path, command: Command
-) -> None:
+def test_incomplete_log_is_replayed_on_request(cut: int, copied: Path, command: Command) -> None:
     put(copied, lines_of(copied)[:-cut])
 
     ended = command("replay", "run", copied, "--allow-incomplete", "--json")
@@ -334,9 +316,7 @@ def test_what_there_is_of_a_cut_log_is_played_where_that_is_asked_for(
     assert "warnings" not in report
 
 
-def test_what_stands_before_a_broken_line_is_played_where_that_is_asked_for(
-    copied: Path, command: Command
-) -> None:
+def test_lines_before_broken_line_are_replayed(copied: Path, command: Command) -> None:
     lines = lines_of(copied)
     calls = [place for place, line in enumerate(lines) if line.startswith(b'{"interaction_id"')]
     put(copied, [*lines[: calls[-1]], b"{}\n", *lines[calls[-1] + 1 :]])
@@ -363,9 +343,7 @@ def as_of_an_earlier_release(folder: Path) -> None:
     put(folder, lines)
 
 
-def test_a_session_of_an_earlier_release_is_read_as_before_and_its_replay_says_what_is_unknown(
-    copied: Path, command: Command
-) -> None:
+def test_earlier_release_session_is_still_read(copied: Path, command: Command) -> None:
     as_of_an_earlier_release(copied)
 
     ended = {reader: command(*words(copied)) for reader, words in READERS.items()}
@@ -396,7 +374,7 @@ def with_a_new_word(folder: Path) -> str:
     return trace_id
 
 
-def test_a_word_of_a_newer_release_is_shown_and_the_log_is_whole(copied: Path, command: Command) -> None:
+def test_newer_release_word_is_shown(copied: Path, command: Command) -> None:
     before = command("trace", "list", "--store", copied)
     trace_id = with_a_new_word(copied)
 
@@ -415,14 +393,14 @@ def test_a_word_of_a_newer_release_is_shown_and_the_log_is_whole(copied: Path, c
 @pytest.mark.parametrize(
     ("path", "lacks"), [("none", "where no log is"), (".", "where no log is"), ("n" * 300, "where no log is")]
 )
-def test_a_path_without_a_log_is_bad_input(path: str, lacks: str, command: Command) -> None:
+def test_path_without_log_is_bad_input(path: str, lacks: str, command: Command) -> None:
     ended = command("audit", "verify", path)
 
     assert ended.code == ExitCode.BAD_INPUT
     assert f"PATH is {path}, {lacks}. Allowed: a log, or a folder that holds interactions.jsonl" in ended.err
 
 
-def test_the_run_that_is_replayed_is_the_one_that_needs_its_end(copied: Path, command: Command) -> None:
+def test_replay_needs_end_of_chosen_run(copied: Path, command: Command) -> None:
     assert command("run", *FLAGS, "--out", copied).code == ExitCode.DONE
     put(copied, lines_of(copied)[:-1])
 

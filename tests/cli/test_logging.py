@@ -22,7 +22,7 @@ async def failed_task() -> None:
     gc.collect()
 
 
-def test_a_failed_task_of_a_library_is_one_line_without_a_traceback(
+def test_library_task_failure_is_a_log_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with logging_kept():
@@ -36,7 +36,7 @@ def test_a_failed_task_of_a_library_is_one_line_without_a_traceback(
     assert entry["message"] == "Task exception was never retrieved"
 
 
-def test_the_log_is_configured_once_however_often_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
+def test_configuring_logging_twice_logs_once(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_kept():
         configure_logging("warning", "json")
         configure_logging("warning", "json")

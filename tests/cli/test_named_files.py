@@ -54,7 +54,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", PLACES)
-def test_an_unusable_file_is_named_by_config_check(
+def test_unusable_file_is_named_by_config_check(
     place: str, kind: str, tmp_path: Path, command: Command
 ) -> None:
     write_key(tmp_path / "keys", "p")
@@ -72,7 +72,7 @@ def test_an_unusable_file_is_named_by_config_check(
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "byte order mark"])
-def test_an_unusable_configuration_is_named(kind: str, tmp_path: Path, command: Command) -> None:
+def test_unusable_configuration_is_named(kind: str, tmp_path: Path, command: Command) -> None:
     config = tmp_path / "agentic-trading.toml"
     KINDS[kind](config)
 
@@ -83,9 +83,7 @@ def test_an_unusable_configuration_is_named(kind: str, tmp_path: Path, command: 
 
 
 @pytest.mark.parametrize("pattern", ["rules/" + "*a" * 500_000, "rules/" + "x" * 257])
-def test_a_pattern_of_more_than_256_characters_is_refused(
-    pattern: str, tmp_path: Path, command: Command
-) -> None:
+def test_overlong_policy_pattern_is_refused(pattern: str, tmp_path: Path, command: Command) -> None:
     (tmp_path / "policy.toml").write_text(POLICY.replace("rules/*", pattern))
     config = tmp_path / "agentic-trading.toml"
     config.write_text(PLACES["policy.toml"])

@@ -32,7 +32,7 @@ from tests.build import NOW, event
 
 
 @given(st.text())
-def test_nothing_that_is_printed_can_steer_a_terminal(text: str) -> None:
+def test_printable_text_has_no_control_characters(text: str) -> None:
     assert printable(text).isprintable()
 
 
@@ -40,7 +40,7 @@ ESCAPES = "\x1b[2J\x9bmid\r"
 SHOWN = "\\x1b[2J\\x9bmid\\r"
 
 
-def test_what_steers_a_terminal_is_spelled_out_in_chains_and_in_every_text(
+def test_control_characters_are_escaped_in_tables(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     node = EventNode(event(id=ESCAPES, kind=ESCAPES, causation_id=f"not-here-{ESCAPES}"))
@@ -54,7 +54,7 @@ def test_what_steers_a_terminal_is_spelled_out_in_chains_and_in_every_text(
     assert printed.replace("\n", "").isprintable()
 
 
-def test_what_steers_a_terminal_is_spelled_out_in_errors(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_escaped_in_errors(capsys: pytest.CaptureFixture[str]) -> None:
     def program() -> None:
         raise TradingError(f"no such id: {ESCAPES}\nallowed are others")
 
@@ -65,7 +65,7 @@ def test_what_steers_a_terminal_is_spelled_out_in_errors(capsys: pytest.CaptureF
 
 
 @given(st.text(alphabet=st.characters(categories=("L", "N", "P", "S"))))
-def test_plain_text_stays_as_it_is(text: str) -> None:
+def test_plain_text_is_not_escaped(text: str) -> None:
     assert printable(text) == text
 
 
@@ -82,30 +82,30 @@ def test_small_amounts_keep_their_digits(nusd: int, spelled: str) -> None:
     assert usd(nusd) == spelled
 
 
-def test_counts_are_told_greatest_first_and_none_as_none() -> None:
+def test_counts_are_sorted_greatest_first() -> None:
     assert counts({"b": 1, "a": 1, "c": 1_000}) == "c 1,000 · a 1 · b 1"
     assert counts({}) == "none"
 
 
-def test_square_brackets_are_text_and_lines_end_without_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_square_brackets_are_printed_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("[bold]gap[/bold]   ")
 
     assert capsys.readouterr().out == "[bold]gap[/bold]\n"
 
 
-def test_a_command_to_copy_is_never_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_copyable_command_is_never_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(command_line("agentic-trading trace why 9c8a2cf7-2f6b"), on=Console(width=20))
 
     assert capsys.readouterr().out == "  agentic-trading trace why 9c8a2cf7-2f6b\n"
 
 
-def test_json_spells_moments_and_other_values_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_serializes_timestamps_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     show_json({"at": NOW, "kinds": [complex(1, 2)]})
 
     assert '"at": "2026-01-02T00:00:00+00:00"' in capsys.readouterr().out
 
 
-def test_an_event_of_a_known_kind_is_told_by_what_matters() -> None:
+def test_known_event_shows_key_fields() -> None:
     body = {"symbol": "BTCUSDT", "rule": "max_position", "was": "12", "allowed": "at most 10", "empty": ""}
 
     assert step_text(EventNode(event("order.denied", body=body))) == [
@@ -113,13 +113,13 @@ def test_an_event_of_a_known_kind_is_told_by_what_matters() -> None:
     ]
 
 
-def test_an_event_of_an_unknown_kind_tells_its_plain_values() -> None:
+def test_unknown_event_shows_plain_values() -> None:
     assert step_text(EventNode(event("margin.call", body={"amount": "5", "why": {"deep": 1}}))) == [
         "amount 5"
     ]
 
 
-def test_lists_are_told_with_commas_and_what_is_not_there_is_left_out() -> None:
+def test_event_lists_are_joined_with_commas() -> None:
     body = {"verdict": "stand_aside", "vetoed_by": ["trend", "indicators"], "plan": None}
 
     assert step_text(EventNode(event("analysis.assessed", body=body))) == [
@@ -130,7 +130,7 @@ def test_lists_are_told_with_commas_and_what_is_not_there_is_left_out() -> None:
 NOT_OURS = (*(chr(code) for code in range(0x7F, 0xA0)), "\u2028", "\u202e", "\u2066", "\u200f", "\u061c")
 
 
-def test_what_steers_a_terminal_is_an_escape_in_json(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_control_characters_are_escaped_in_json(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     value = {"id": f"{ESCAPES}{''.join(NOT_OURS)}é"}
 
     show_json(value)
@@ -141,7 +141,7 @@ def test_what_steers_a_terminal_is_an_escape_in_json(capfdbinary: pytest.Capture
     assert printed.replace("\n", "").isprintable()
 
 
-def test_whatever_is_drawn_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_escaped_in_trees(capsys: pytest.CaptureFixture[str]) -> None:
     drawn = Tree(ESCAPES)
     drawn.add(Text(f"two\nlines {ESCAPES}", "bold"))
 
@@ -152,13 +152,13 @@ def test_whatever_is_drawn_steers_no_terminal(capsys: pytest.CaptureFixture[str]
     assert printed.replace("\n", "").isprintable()
 
 
-def test_a_line_that_a_command_says_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_escaped_in_messages(capsys: pytest.CaptureFixture[str]) -> None:
     say(f"one {ESCAPES}\ntwo", err=True)
 
     assert capsys.readouterr().err == f"one {SHOWN}\ntwo\n"
 
 
-def test_a_wrong_option_is_named_without_its_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_option_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["run", "--data", "btcusdt-5m", "--budget-usd", ESCAPES])
 
@@ -194,7 +194,7 @@ def printing(source: str) -> set[str]:
     return found
 
 
-def test_no_command_prints_but_by_the_doors_that_spell_out_what_steers_a_terminal() -> None:
+def test_commands_print_only_through_escaping_functions() -> None:
     files = Path(exits.__file__).parent.glob("*.py")
     found = {file.name: printing(file.read_text(encoding="utf-8")) for file in files}
 

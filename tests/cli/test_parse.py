@@ -23,20 +23,20 @@ def parse(command: Command, monkeypatch: pytest.MonkeyPatch) -> Piped:
     return piping(command, monkeypatch)
 
 
-def test_an_accepted_answer_is_printed_and_nothing_else(parse: Piped) -> None:
+def test_accepted_answer_is_printed_alone(parse: Piped) -> None:
     ended = parse(f"\n{GOOD}\n", "--schema", "order.json")
 
     assert (ended.code, ended.out, ended.err) == (ExitCode.DONE, f"{GOOD}\n", "")
 
 
-def test_without_mode_and_workflow_one_reading_is_enough(parse: Piped) -> None:
+def test_parse_defaults_to_lossless_mode(parse: Piped) -> None:
     slipped = "Sure:\n```json\n{'side': 'BUY', 'qty': 0.10,}\n```"
 
     assert json.loads(parse(slipped, "--schema", "order.json").out) == json.loads(GOOD)
     assert parse(slipped, "--schema", "order.json", "--mode", "native").code == ExitCode.FOUND_WRONG
 
 
-def test_a_rejected_answer_leaves_standard_output_empty_and_says_what_is_allowed(parse: Piped) -> None:
+def test_rejected_answer_error_lists_allowed_values(parse: Piped) -> None:
     ended = parse('{"side": "BYU", "qty": 0}', "--schema", "order.json")
 
     assert (ended.code, ended.out) == (ExitCode.FOUND_WRONG, "")
@@ -47,7 +47,7 @@ def test_a_rejected_answer_leaves_standard_output_empty_and_says_what_is_allowed
     assert "was: 0; allowed: > 0\n" in ended.err
 
 
-def test_what_is_said_once_is_not_said_again(parse: Piped) -> None:
+def test_violation_details_are_not_repeated(parse: Piped) -> None:
     told = parse('{"qty": true, "mood": "good"}', "--schema", "order.json", "--mode", "native").err
 
     assert '  $.side: is required and missing; allowed: ["BUY", "SELL"]\n' in told
@@ -66,7 +66,7 @@ def test_what_is_said_once_is_not_said_again(parse: Piped) -> None:
     ],
 )
 @pytest.mark.parametrize("words", [[], ["--schema", "order.json"]], ids=["any", "schema"])
-def test_what_no_answer_is_ends_in_a_verdict(
+def test_unreadable_answer_ends_in_a_verdict(
     raw: bytes, stage: str, says: str, words: list[str], parse: Piped
 ) -> None:
     ended = parse(raw, *words)
@@ -77,25 +77,25 @@ def test_what_no_answer_is_ends_in_a_verdict(
 
 
 @pytest.mark.parametrize(("reason", "stage"), [("max_tokens", "truncated"), ("refusal", "refusal")])
-def test_a_stop_reason_decides_before_the_text_does(reason: str, stage: str, parse: Piped) -> None:
+def test_stop_reason_decides_before_text(reason: str, stage: str, parse: Piped) -> None:
     ended = parse(GOOD, "--schema", "order.json", "--stop-reason", reason)
 
     assert (ended.code, ended.out) == (ExitCode.FOUND_WRONG, "")
     assert ended.err.startswith(f"rejected: {stage}\n")
 
 
-def test_without_a_schema_any_document_is_read(parse: Piped) -> None:
+def test_any_document_is_read_without_schema(parse: Piped) -> None:
     assert parse("[1.50, null]").out == "[1.50, null]\n"
 
 
-def test_an_execution_is_read_with_its_sentinel(parse: Piped) -> None:
+def test_execution_answer_requires_sentinel(parse: Piped) -> None:
     words = ("--schema", "order.json", "--workflow", "execution")
 
     assert "truncated" in parse(GOOD, *words).err
     assert json.loads(parse(f'{GOOD[:-1]}, "end": "ok"}}', *words).out) == json.loads(GOOD)
 
 
-def test_a_guess_is_said_to_be_one(parse: Piped) -> None:
+def test_guess_is_reported_as_guess(parse: Piped) -> None:
     pytest.importorskip("json_repair")
 
     ended = parse('{"side": BUY, "qty": 0.10}', "--schema", "order.json", "--mode", "salvage")
@@ -104,7 +104,7 @@ def test_a_guess_is_said_to_be_one(parse: Piped) -> None:
     assert "this is a guess" in ended.err
 
 
-def test_a_broken_schema_is_a_verdict(parse: Piped) -> None:
+def test_broken_schema_is_a_verdict(parse: Piped) -> None:
     Path("broken.json").write_text('{"type": "objekt"}', encoding="utf-8")
 
     ended = parse(GOOD, "--schema", "broken.json")
@@ -132,7 +132,7 @@ def test_a_broken_schema_is_a_verdict(parse: Piped) -> None:
         (["--schemas", "schemas"], "--schemas is given without --jsonl"),
     ],
 )
-def test_bad_usage_is_one_message_with_what_is_allowed(words: list[str], says: str, parse: Piped) -> None:
+def test_bad_usage_names_allowed_values(words: list[str], says: str, parse: Piped) -> None:
     Path("text.txt").write_text("no schema", encoding="utf-8")
     Path("list.json").write_text("[]", encoding="utf-8")
     Path("twice.json").write_text('{"type": "object", "type": "array"}', encoding="utf-8")
@@ -144,7 +144,7 @@ def test_bad_usage_is_one_message_with_what_is_allowed(words: list[str], says: s
     assert "Traceback" not in ended.err
 
 
-def test_a_terminal_is_told_what_to_do(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_input_is_refused_with_hint(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.openpty()
     with open(writer, closefd=True, encoding="utf-8") as terminal:  # noqa: PTH123 - a descriptor has no path
         monkeypatch.setattr(sys, "stdin", terminal)
@@ -155,20 +155,20 @@ def test_a_terminal_is_told_what_to_do(command: Command, monkeypatch: pytest.Mon
     assert "no answer on standard input" in ended.err
 
 
-def test_a_closed_input_is_told_the_same(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_input_is_refused_with_hint(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
 
     assert "no answer on standard input" in command("parse", "--jsonl").err
 
 
-def test_the_choices_are_those_of_the_package(command: Command) -> None:
+def test_parse_help_lists_modes_and_workflows(command: Command) -> None:
     told = command("parse", "--help").out
 
     assert f"<{'|'.join(get_args(OutputMode))}>" in told
     assert f"<{'|'.join(EnvelopeWorkflow)}>" in told
 
 
-def test_the_explanation_is_the_trace_and_stays_away_from_the_object(parse: Piped) -> None:
+def test_explanation_is_a_trace_on_stderr(parse: Piped) -> None:
     slipped = 'I take this one: {"side": "BUY", "qty": "0.10", "mood": "good"}'
 
     ended = parse(slipped, "--schema", "order.json", "--explain")
@@ -186,9 +186,7 @@ def test_the_explanation_is_the_trace_and_stays_away_from_the_object(parse: Pipe
         ("native", "No re-ask in mode native. In mode reask: the first request, followed by:"),
     ],
 )
-def test_the_explanation_of_a_rejected_answer_holds_the_text_of_a_re_ask(
-    mode: str, says: str, parse: Piped
-) -> None:
+def test_explanation_includes_the_reask_text(mode: str, says: str, parse: Piped) -> None:
     told = parse('{"side": "BYU", "qty": 1}', "--schema", "order.json", "--explain", "--mode", mode).err
 
     assert says in told
@@ -196,7 +194,7 @@ def test_the_explanation_of_a_rejected_answer_holds_the_text_of_a_re_ask(
     assert '"suggestion":"BUY"' in told
 
 
-def test_a_truncated_answer_is_final_or_asked_for_with_more_room(parse: Piped) -> None:
+def test_explanation_of_truncated_answer_names_next_step(parse: Piped) -> None:
     words = ("--schema", "order.json", "--explain")
 
     final = parse('{"side": "BUY", "qty": 1', *words, "--mode", "reask").err
@@ -209,9 +207,7 @@ def test_a_truncated_answer_is_final_or_asked_for_with_more_room(parse: Piped) -
 
 @pytest.mark.parametrize("raw", [b"\xff", b"", b"[1] [2]", b"{}" * 200, b'{"a": "\x1b[31m"}', b'"\xc2\x9b"'])
 @pytest.mark.parametrize("schema", ["order.json", "broken.json", None])
-def test_everything_can_be_explained_and_nothing_steers_the_terminal(
-    raw: bytes, schema: str | None, parse: Piped
-) -> None:
+def test_explanation_never_prints_control_characters(raw: bytes, schema: str | None, parse: Piped) -> None:
     Path("broken.json").write_text('{"type": "objekt"}', encoding="utf-8")
 
     ended = parse(raw, *(["--schema", schema] if schema else []), "--explain")

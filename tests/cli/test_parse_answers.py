@@ -44,7 +44,7 @@ def exact(text: str) -> Any:
 
 
 @pytest.mark.parametrize("mode", ["native", "lossless", "reask", "salvage"])
-def test_a_strict_answer_is_its_own_text_in_every_mode(mode: OutputMode) -> None:
+def test_strict_answer_is_unchanged_in_every_mode(mode: OutputMode) -> None:
     read = read_text('\n{"side": "BUY", "qty": 0.10}\n', question(mode))
 
     assert read.is_accepted
@@ -61,7 +61,7 @@ def test_a_strict_answer_is_its_own_text_in_every_mode(mode: OutputMode) -> None
         '{side: "BUY", qty: 0.10}',
     ],
 )
-def test_a_slip_with_one_meaning_is_mended_and_named(text: str) -> None:
+def test_unambiguous_slip_is_mended_and_recorded(text: str) -> None:
     read = read_text(text, question("lossless"))
 
     assert read.is_accepted
@@ -72,7 +72,7 @@ def test_a_slip_with_one_meaning_is_mended_and_named(text: str) -> None:
     assert not read_text(text, question("native")).is_accepted
 
 
-def test_values_read_as_another_type_and_dropped_properties_are_changes_too() -> None:
+def test_coercions_and_dropped_properties_are_changes() -> None:
     read = read_text('{"side": "BUY", "qty": "0.10", "mood": "good"}', question())
 
     assert exact(read.text) == {"side": "BUY", "qty": Decimal("0.10")}
@@ -90,7 +90,7 @@ def test_values_read_as_another_type_and_dropped_properties_are_changes_too() ->
         ({"output_tokens": 9, "max_tokens": 9}, Stage.TRUNCATED),
     ],
 )
-def test_what_the_provider_says_comes_before_what_the_text_looks_like(
+def test_provider_facts_take_precedence_over_text(
     facts: Mapping[str, Any], stage: Stage, schema: dict[str, Any] | None
 ) -> None:
     whole = b'{"side": "BUY", "qty": 1}'
@@ -119,7 +119,7 @@ def test_what_the_provider_says_comes_before_what_the_text_looks_like(
         (b'{"side": "BUY", "note": "' + b"a" * MAX_BYTES + b'"}', Stage.JSON_PARSE, str(MAX_BYTES)),
     ],
 )
-def test_what_no_document_is_has_a_stage_and_a_reason(
+def test_unreadable_answer_has_stage_and_reason(
     raw: bytes, stage: Stage, says: str, mode: OutputMode, schema: dict[str, Any] | None
 ) -> None:
     read = read_bytes(raw, question(mode, schema))
@@ -133,20 +133,20 @@ def test_what_no_document_is_has_a_stage_and_a_reason(
     "text", ["[1, 2.50]", "null", '"text"', "-0.0", "1E5", "true", "12345678901234567890123"]
 )
 @pytest.mark.parametrize("mode", ["native", "lossless"])
-def test_without_a_schema_any_document_is_read_digit_for_digit(text: str, mode: OutputMode) -> None:
+def test_document_without_schema_keeps_every_digit(text: str, mode: OutputMode) -> None:
     read = read_text(f" {text}\n", question(mode, None))
 
     assert (read.is_accepted, read.text) == (True, text)
 
 
-def test_without_a_schema_several_documents_are_refused_and_placed() -> None:
+def test_several_documents_without_schema_are_ambiguous() -> None:
     read = read_text('{"a": 1} or {"a": 2}', question("lossless", None))
 
     assert read.trace.verdict is Stage.AMBIGUOUS
     assert "2" in read.trace.errors[0].message
 
 
-def test_a_wrong_value_is_told_with_what_is_allowed() -> None:
+def test_wrong_value_verdict_lists_allowed_values() -> None:
     read = read_text('{"side": "BYU", "qty": 1}', question())
 
     wrong = read.trace.errors[0]
@@ -166,14 +166,14 @@ def test_a_wrong_value_is_told_with_what_is_allowed() -> None:
         {"title": "\ud800"},
     ],
 )
-def test_a_schema_that_cannot_be_used_is_a_verdict(schema: dict[str, Any]) -> None:
+def test_unusable_schema_is_a_verdict(schema: dict[str, Any]) -> None:
     read = read_text('{"side": "BUY", "qty": 1}', question(schema=schema))
 
     assert read.trace.verdict is Stage.SCHEMA_INVALID
     assert read.trace.errors
 
 
-def test_execution_wants_the_sentinel_and_takes_it_off() -> None:
+def test_execution_sentinel_is_required_and_removed() -> None:
     policy = policy_of("execution", None)
     cut, whole = '{"side": "BUY", "qty": 1.50}', '{"side": "BUY", "qty": 1.50, "end": "ok"}'
 
@@ -185,7 +185,7 @@ def test_execution_wants_the_sentinel_and_takes_it_off() -> None:
 
 
 @pytest.mark.parametrize("mode", ["lossless", "reask", "salvage"])
-def test_execution_is_read_in_no_other_mode_than_native(mode: OutputMode) -> None:
+def test_execution_allows_only_native_mode(mode: OutputMode) -> None:
     assert policy_of("execution", "native") == policy_of("execution", None)
 
     with pytest.raises(OptionError, match="'native'") as refused:
@@ -194,7 +194,7 @@ def test_execution_is_read_in_no_other_mode_than_native(mode: OutputMode) -> Non
     assert refused.value.option == "--mode"
 
 
-def test_a_workflow_is_read_as_its_preset_says() -> None:
+def test_workflow_policy_matches_the_preset() -> None:
     assert {workflow: policy_of(workflow, None) for workflow in PRESETS} == {
         workflow: preset.output for workflow, preset in PRESETS.items()
     }
@@ -213,7 +213,7 @@ def test_a_workflow_is_read_as_its_preset_says() -> None:
         (b"[]", "is not a JSON object"),
     ],
 )
-def test_a_file_without_a_schema_is_named_with_what_is_wrong(
+def test_unusable_schema_file_is_refused_with_reason(
     content: bytes | None, says: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "schema.json"
@@ -224,7 +224,7 @@ def test_a_file_without_a_schema_is_named_with_what_is_wrong(
         read_schema(file)
 
 
-def test_a_schema_keeps_its_numbers(tmp_path: Path) -> None:
+def test_schema_keeps_exact_numbers(tmp_path: Path) -> None:
     file = tmp_path / "schema.json"
     file.write_bytes(b'{"maximum": 12345678901234567890}')
 
@@ -232,7 +232,7 @@ def test_a_schema_keeps_its_numbers(tmp_path: Path) -> None:
 
 
 @given(st.text() | st.text(alphabet="{}[]\":,0123456789.eE+-truefalsn \n'`#/"))
-def test_no_text_ends_in_an_error(text: str) -> None:
+def test_any_text_ends_in_a_verdict(text: str) -> None:
     for schema in (ORDER, None):
         read = read_text(text, question(schema=schema))
 
@@ -241,21 +241,21 @@ def test_no_text_ends_in_an_error(text: str) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_end_in_an_error(raw: bytes) -> None:
+def test_any_bytes_end_in_a_verdict(raw: bytes) -> None:
     for schema in (ORDER, None):
         assert read_bytes(raw, question(schema=schema)).trace.verdict in Stage
 
 
 @pytest.mark.parametrize("prose", ["I cannot help with that.", "Sorry.", '"\ud800"'])
-def test_prose_is_no_document_in_any_mode(prose: str) -> None:
+def test_prose_is_rejected_in_every_mode(prose: str) -> None:
     for mode in get_args(OutputMode):
         assert read_text(prose, question(mode, schema=None)).trace.verdict is Stage.JSON_PARSE
 
 
-def test_what_is_loaded_strictly_is_json_in_utf_8() -> None:
+def test_strict_loading_reads_utf8_json() -> None:
     assert strictly_loaded('{"ä": [1, 2.5, null]}'.encode()) == {"ä": [1, 2.5, None]}
 
 
-def test_a_record_or_schema_with_a_key_twice_has_no_one_meaning() -> None:
+def test_duplicate_key_is_refused() -> None:
     with pytest.raises(ValueError, match="'raw' occurs twice in one object"):
         strictly_loaded(b'{"id": 1, "raw": "1", "in": {"raw": 1}, "raw": "2"}')

@@ -34,7 +34,7 @@ def answers(ended: Ended) -> list[dict[str, Any]]:
     return [json.loads(line, parse_float=Decimal) for line in ended.out.splitlines()]
 
 
-def test_each_record_is_answered_in_order(parse: Piped) -> None:
+def test_records_are_answered_in_order(parse: Piped) -> None:
     asked = records(
         {"id": "good", "raw": GOOD, "schema": "order"},
         {"id": 2, "raw": "{'side': 'BUY', 'qty': 0.10}", "schema": ORDER},
@@ -61,7 +61,7 @@ def test_each_record_is_answered_in_order(parse: Piped) -> None:
     assert ended.err == "4 accepted, 3 rejected, 0 invalid records\n"
 
 
-def test_the_options_hold_for_records_that_say_nothing(parse: Piped) -> None:
+def test_options_are_defaults_for_records(parse: Piped) -> None:
     slipped = f"{GOOD[:-1]},}}"
     asked = records(
         {"id": 1, "raw": slipped}, {"id": 2, "raw": slipped, "mode": "lossless"}, {"id": 3, "raw": "[]"}
@@ -74,7 +74,7 @@ def test_the_options_hold_for_records_that_say_nothing(parse: Piped) -> None:
     assert {each["stage"] for each in stopped} == {"refusal"}
 
 
-def test_every_digit_of_a_value_stands_as_it_was_written(parse: Piped) -> None:
+def test_value_digits_are_unchanged(parse: Piped) -> None:
     raw = '{"a": 1.10, "b": 12345678901234567890123, "c": 1E5, "d": -0.0, "e": 0.1234567890123456789}'
 
     ended = parse(records({"id": 1, "raw": raw}), "--jsonl")
@@ -82,7 +82,7 @@ def test_every_digit_of_a_value_stands_as_it_was_written(parse: Piped) -> None:
     assert raw in ended.out
 
 
-def test_a_line_stays_a_line_whatever_stands_in_the_answer(parse: Piped) -> None:
+def test_answer_line_is_never_split(parse: Piped) -> None:
     value = {"note": "one\u2028two\u0085three\u202efour\x7f\n"}
     raw = json.dumps(value, ensure_ascii=False, indent=1)
 
@@ -116,7 +116,7 @@ def test_a_line_stays_a_line_whatever_stands_in_the_answer(parse: Piped) -> None
         ("[" * 100_000, None, "nested too deep"),
     ],
 )
-def test_a_line_that_is_no_record_is_answered_and_the_rest_goes_on(
+def test_invalid_record_does_not_stop_the_rest(
     line: str, record_id: int | None, says: str, parse: Piped
 ) -> None:
     good = records({"id": "next", "raw": GOOD})
@@ -132,7 +132,7 @@ def test_a_line_that_is_no_record_is_answered_and_the_rest_goes_on(
     assert ended.err == "1 accepted, 0 rejected, 1 invalid records\n"
 
 
-def test_a_schema_that_cannot_be_used_is_no_fault_of_the_record(parse: Piped) -> None:
+def test_unusable_schema_is_answered_per_record(parse: Piped) -> None:
     Path("schemas/broken.json").write_text('{"type": "objekt"}', encoding="utf-8")
     Path("schemas/text.json").write_text("no schema", encoding="utf-8")
     asked = records(*({"id": 1, "raw": GOOD, "schema": name} for name in ("broken", "broken", "text")))
@@ -142,7 +142,7 @@ def test_a_schema_that_cannot_be_used_is_no_fault_of_the_record(parse: Piped) ->
     assert [each["stage"] for each in answers(ended)] == ["schema_invalid", "schema_invalid", "usage"]
 
 
-def test_a_name_without_a_folder_is_told_what_is_missing(parse: Piped) -> None:
+def test_schema_name_without_folder_is_explained(parse: Piped) -> None:
     told = answers(parse(records({"id": 1, "raw": GOOD, "schema": "order"}), "--jsonl"))
 
     assert "--schemas" in told[0]["errors"][0]["message"]
@@ -156,7 +156,7 @@ def test_execution_records_are_native(parse: Piped) -> None:
     assert [each["stage"] for each in told] == ["usage", "truncated"]
 
 
-def test_bytes_that_are_no_text_and_lines_without_end_are_answered(parse: Piped) -> None:
+def test_invalid_bytes_and_endless_lines_are_answered(parse: Piped) -> None:
     endless = b'{"raw": "' + b"a" * 3 * MAX_LINE_BYTES + b'"}\n'
     good = records({"id": "last", "raw": GOOD}).rstrip().encode()
 
@@ -166,14 +166,14 @@ def test_bytes_that_are_no_text_and_lines_without_end_are_answered(parse: Piped)
     assert str(MAX_LINE_BYTES) in answers(ended)[1]["errors"][0]["message"]
 
 
-def test_a_raw_answer_that_utf_8_cannot_spell_is_a_verdict(parse: Piped) -> None:
+def test_unencodable_raw_answer_is_a_verdict(parse: Piped) -> None:
     ended = parse('{"id": 1, "raw": "{\\"a\\": \\"\\ud800\\"}"}\n', "--jsonl")
 
     assert [each["stage"] for each in answers(ended)] == ["json_parse"]
 
 
 @pytest.mark.parametrize("words", [["parse", "--explain"], ["parse", "--jsonl"]], ids=" ".join)
-def test_reading_loads_no_sdk_and_no_numbers_of_the_desk(words: list[str]) -> None:
+def test_parse_loads_no_heavy_modules(words: list[str]) -> None:
     asked = records({"raw": GOOD})
 
     done = subprocess.run(
@@ -186,7 +186,7 @@ def test_reading_loads_no_sdk_and_no_numbers_of_the_desk(words: list[str]) -> No
 
 
 @pytest.mark.timeout(60)
-def test_a_line_is_answered_before_the_next_one_comes() -> None:
+def test_line_is_answered_before_the_next() -> None:
     asked = records({"id": 1, "raw": GOOD}).encode()
     piped = subprocess.Popen([PROGRAM, "parse", "--jsonl"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with piped as program:
@@ -199,7 +199,7 @@ def test_a_line_is_answered_before_the_next_one_comes() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_a_reader_that_goes_away_ends_it_quietly() -> None:
+def test_closed_reader_ends_parse_quietly() -> None:
     asked = records({"id": 1, "raw": GOOD}).encode() * 20_000
     one_line = "import sys; sys.stdout.write(sys.stdin.readline())"  # and goes
     command = f"'{PROGRAM}' parse --jsonl | '{sys.executable}' -c '{one_line}'"

@@ -37,7 +37,7 @@ def own_book(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: object) -
     return path
 
 
-def test_every_price_is_shown_with_its_tiers_and_the_book(command: Command) -> None:
+def test_prices_show_lists_tiers_and_book(command: Command) -> None:
     drawn = command("prices", "show").out
 
     assert all(f"{price.provider}/{price.model} " in drawn for price in BOOK)
@@ -46,7 +46,7 @@ def test_every_price_is_shown_with_its_tiers_and_the_book(command: Command) -> N
     assert BOOK.sha256 not in drawn
 
 
-def test_in_a_hundred_columns_a_price_stands_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_price_row_fits_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
     prices = select_prices(BOOK, at=TODAY)
 
     print_table(price_table(prices, BOOK, TODAY), on=Console(width=100))
@@ -56,7 +56,7 @@ def test_in_a_hundred_columns_a_price_stands_on_one_line(capsys: pytest.CaptureF
     assert all(len(line) <= 100 for line in lines)
 
 
-def test_one_price_is_shown_with_its_multipliers_its_days_and_its_source(command: Command) -> None:
+def test_prices_show_prints_all_details(command: Command) -> None:
     shown = " ".join(command("prices", "show", "claude-sonnet-5-5").out.split())
 
     assert "all 2 10 0.1 2.5 4" in shown
@@ -66,7 +66,7 @@ def test_one_price_is_shown_with_its_multipliers_its_days_and_its_source(command
     assert "source https://platform.claude.com" in shown
 
 
-def test_the_prices_of_another_day_can_be_asked_for(command: Command) -> None:
+def test_prices_show_accepts_another_day(command: Command) -> None:
     shown = json.loads(command("prices", "show", "claude-sonnet-5-5", "--on", "2026-11-20", "--json").out)
 
     [price] = shown["nusd_per_token"]
@@ -74,7 +74,7 @@ def test_the_prices_of_another_day_can_be_asked_for(command: Command) -> None:
     assert (price["valid_from"], price["cache_read"]) == ("2026-09-28", 200)
 
 
-def test_the_prices_of_one_provider_can_be_asked_for(command: Command) -> None:
+def test_prices_show_filters_by_provider(command: Command) -> None:
     shown = json.loads(command("prices", "show", "--provider", "rules", "--json").out)
 
     assert [price["model"] for price in shown["nusd_per_token"]] == ["rules-1"]
@@ -89,14 +89,14 @@ def test_the_prices_of_one_provider_can_be_asked_for(command: Command) -> None:
         (("check", "--store", "nowhere"), "--store is nowhere, where there is no log"),
     ],
 )
-def test_what_cannot_be_meant_is_bad_input(words: tuple[str, ...], said: str, command: Command) -> None:
+def test_invalid_prices_option_is_bad_input(words: tuple[str, ...], said: str, command: Command) -> None:
     ended = command("prices", *words)
 
     assert (ended.code, ended.out) == (ExitCode.BAD_INPUT, "")
     assert said in ended.err
 
 
-def test_a_book_whose_rows_are_not_those_of_its_hash_is_bad_input(
+def test_price_book_hash_mismatch_is_bad_input(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = own_book(tmp_path, monkeypatch)
@@ -108,7 +108,7 @@ def test_a_book_whose_rows_are_not_those_of_its_hash_is_bad_input(
     assert f"{path}, sha256: is '{'0' * 64}'" in ended.err
 
 
-def test_every_cost_of_a_session_is_the_recomputed_one(command: Command, session: Path) -> None:
+def test_recorded_costs_match_recomputed_costs(command: Command, session: Path) -> None:
     ended = command("prices", "check", "--store", session)
     found = json.loads(command("prices", "check", "--store", session, "--json").out)
 
@@ -117,7 +117,7 @@ def test_every_cost_of_a_session_is_the_recomputed_one(command: Command, session
     assert found["records"] == []
 
 
-def test_a_cost_that_differs_is_named_and_one_in_doubt_is_listed_apart(
+def test_check_lists_differing_and_doubtful_costs(
     command: Command,
 ) -> None:
     doubt = {"in_doubt": True, "success": False, "cost_nusd": 5_000_000, "reserved_nusd": 5_000_000}
@@ -140,7 +140,7 @@ async def logged(*calls: LLMInteraction) -> None:
     await store.aclose()
 
 
-def test_a_book_that_is_not_at_hand_is_asked_for(command: Command, golden_log: Path) -> None:
+def test_missing_price_book_is_requested(command: Command, golden_log: Path) -> None:
     ended = command("prices", "check", "--store", golden_log)
     found = json.loads(command("prices", "check", "--store", golden_log, "--json").out)
 

@@ -106,7 +106,7 @@ async def too_old(ledger: Ledger, *keys: str) -> None:
     assert await ledger._server._redis.delete(*calls) == len(ids)
 
 
-def test_what_no_log_knows_is_kept_call_by_call(command: Command, server: RealServer, tmp_path: Path) -> None:
+def test_rebuild_keeps_calls_missing_from_logs(command: Command, server: RealServer, tmp_path: Path) -> None:
     log = written(tmp_path / "log.jsonl", answered("first", 100), answered("second", 40), answered("new", 7))
     at_server(server, lambda ledger: charge(ledger, *KEYS), long_over)
 
@@ -131,9 +131,7 @@ def test_what_no_log_knows_is_kept_call_by_call(command: Command, server: RealSe
     }
 
 
-def test_only_discard_server_lowers_and_says_what(
-    command: Command, server: RealServer, tmp_path: Path
-) -> None:
+def test_only_discard_server_lowers_the_total(command: Command, server: RealServer, tmp_path: Path) -> None:
     log = written(tmp_path / "log.jsonl", answered("first", 60))
     at_server(server, lambda ledger: charge(ledger, *KEYS), long_over)
 
@@ -148,9 +146,7 @@ def test_only_discard_server_lowers_and_says_what(
     assert total(server).spent == Amount(60, 120, 1)
 
 
-def test_what_the_server_knows_in_sums_only_has_to_be_in_a_log_or_be_discarded(
-    command: Command, server: RealServer, tmp_path: Path
-) -> None:
+def test_sums_missing_from_logs_are_refused(command: Command, server: RealServer, tmp_path: Path) -> None:
     log = written(tmp_path / "log.jsonl", answered("first", 100))
     rest = written(tmp_path / "rest.jsonl", answered("second", 100), answered("third", 100))
     at_server(
@@ -171,9 +167,7 @@ def test_what_the_server_knows_in_sums_only_has_to_be_in_a_log_or_be_discarded(
     assert unchanged.spent == total(server).spent == Amount(300, 360, 3)
 
 
-def test_what_is_in_flight_at_the_server_is_settled_by_a_log_that_knows_its_end(
-    command: Command, server: RealServer, tmp_path: Path
-) -> None:
+def test_log_settles_call_in_flight(command: Command, server: RealServer, tmp_path: Path) -> None:
     log = written(tmp_path / "log.jsonl", answered("first", 60))
 
     async def fly(ledger: Ledger) -> None:
@@ -193,7 +187,7 @@ def of_a_newer_release(kind: str = "budget.adjusted") -> Event:
 
 
 @pytest.mark.parametrize("words", [("rebuild",), ("history",)])
-def test_a_log_of_a_newer_release_is_refused_with_kind_file_and_line(
+def test_log_of_newer_release_is_refused(
     words: tuple[str, ...], command: Command, server: RealServer, tmp_path: Path
 ) -> None:
     log = written(tmp_path / "log.jsonl", answered("first", 60), of_a_newer_release())
@@ -208,7 +202,7 @@ def test_a_log_of_a_newer_release_is_refused_with_kind_file_and_line(
     assert total(server) == before
 
 
-def test_a_trace_shows_what_a_newer_release_has_put_on_record(command: Command, tmp_path: Path) -> None:
+def test_trace_shows_event_of_newer_release(command: Command, tmp_path: Path) -> None:
     log = written(tmp_path / "log.jsonl", of_a_newer_release())
 
     told = command("trace", "show", "t", "--store", log)
@@ -217,7 +211,7 @@ def test_a_trace_shows_what_a_newer_release_has_put_on_record(command: Command, 
     assert "budget.adjusted" in told.out
 
 
-def test_kinds_of_an_application_of_its_own_are_passed_over(
+def test_application_kinds_are_skipped_by_rebuild(
     command: Command, server: RealServer, tmp_path: Path
 ) -> None:
     log = written(tmp_path / "log.jsonl", answered("first", 60), of_a_newer_release("risk.reviewed"))

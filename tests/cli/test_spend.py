@@ -40,7 +40,7 @@ def log() -> Path:
     return asyncio.run(written())
 
 
-def test_calls_are_summed_by_each_value_and_in_all(log: Path, command: Command) -> None:
+def test_calls_are_summed_by_key_and_total(log: Path, command: Command) -> None:
     lines = [line.split() for line in command("spend", "--by", "agent", "--store", log).out.splitlines()]
 
     assert lines == [
@@ -51,7 +51,7 @@ def test_calls_are_summed_by_each_value_and_in_all(log: Path, command: Command) 
     ]
 
 
-def test_money_stays_whole_as_json(log: Path, command: Command) -> None:
+def test_money_is_exact_in_json(log: Path, command: Command) -> None:
     report = json.loads(command("spend", "--by", "model, agent", "--store", log, "--json").out)
 
     assert report["by"] == ["model", "agent"]
@@ -63,7 +63,7 @@ def test_money_stays_whole_as_json(log: Path, command: Command) -> None:
     assert report["total"]["cost_nusd"] == 3_000_000_007
 
 
-def test_without_keys_only_the_total_is_left(log: Path, command: Command) -> None:
+def test_empty_keys_leave_only_the_total(log: Path, command: Command) -> None:
     report = json.loads(command("spend", "--by", "", "--store", log, "--json").out)
     drawn = command("spend", "--by", "", "--store", log).out.splitlines()
 
@@ -71,11 +71,11 @@ def test_without_keys_only_the_total_is_left(log: Path, command: Command) -> Non
     assert len(drawn) == 2
 
 
-def test_a_key_named_twice_counts_once(log: Path, command: Command) -> None:
+def test_duplicate_key_counts_once(log: Path, command: Command) -> None:
     assert json.loads(command("spend", "--by", "day,day", "--store", log, "--json").out)["by"] == ["day"]
 
 
-def test_an_unknown_key_tells_those_there_are(log: Path, command: Command) -> None:
+def test_unknown_key_error_lists_allowed_keys(log: Path, command: Command) -> None:
     ended = command("spend", "--by", "agent,colour", "--store", log)
 
     assert ended.code == ExitCode.BAD_INPUT
@@ -91,7 +91,7 @@ def summed(width: int, by: str, log: Path, capsys: pytest.CaptureFixture[str]) -
     return capsys.readouterr().out.splitlines()
 
 
-def test_rows_are_lists_in_a_narrow_window(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_narrow_window_shows_rows_as_lists(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = summed(80, "agent,model,workflow,tenant,day", log, capsys)
 
     assert [" ".join(line.split()) for line in lines[:10]] == [
@@ -110,9 +110,7 @@ def test_rows_are_lists_in_a_narrow_window(log: Path, capsys: pytest.CaptureFixt
     assert max(map(len, lines)) <= 80
 
 
-def test_the_same_keys_stand_in_columns_where_there_is_room(
-    log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wide_window_shows_keys_in_columns(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = summed(120, "agent,model,workflow,tenant,day", log, capsys)
 
     assert lines[0].split()[:5] == ["agent", "model", "workflow", "tenant", "day"]

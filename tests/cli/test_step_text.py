@@ -17,7 +17,7 @@ def lines_of(kind: str, **body: Any) -> list[str]:
     return step_text(EventNode(event(kind, body=body)))
 
 
-def test_an_assessment_tells_each_layer_and_the_target_of_its_plan() -> None:
+def test_assessment_shows_layers_and_plan() -> None:
     layers = {
         "trend": JUDGED,
         "system": TODAYS,
@@ -43,14 +43,14 @@ def test_an_assessment_tells_each_layer_and_the_target_of_its_plan() -> None:
 
 
 @pytest.mark.parametrize("layers", [None, [], {"trend": None}, {"trend": {"findings": "none", "score": "2"}}])
-def test_an_assessment_of_somebody_else_is_told_as_far_as_it_goes(layers: Any) -> None:
+def test_foreign_assessment_is_shown_if_readable(layers: Any) -> None:
     lines = lines_of("analysis.assessed", judgement={"layers": layers})
 
     assert lines in ([], ["trend no score: no finding"])
 
 
 @pytest.mark.parametrize("kind", ["intent.approved", "intent.denied", "order.denied"])
-def test_what_sized_an_order_is_told_where_it_is_on_record(kind: str) -> None:
+def test_order_sizing_is_shown_if_recorded(kind: str) -> None:
     sizing = {"sized_by": "risk", "equity": "100000", "risk_pct": "1", "position": "0", "gross": "0"}
 
     assert "sized: sized_by risk · equity 100000 · risk_pct 1 · position 0 · gross 0" in lines_of(

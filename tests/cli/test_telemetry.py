@@ -16,7 +16,7 @@ def _as_it_was() -> Iterator[None]:
         yield
 
 
-def test_an_event_below_the_level_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_event_below_level_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("warning", "human")
 
     structlog.get_logger().info("interaction_stored")
@@ -24,7 +24,7 @@ def test_an_event_below_the_level_is_not_written(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr() == ("", "")
 
 
-def test_people_read_one_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_human_format_logs_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("info", "human")
 
     structlog.get_logger().info("interaction_stored", cost_nusd=5)
@@ -35,7 +35,7 @@ def test_people_read_one_line_on_standard_error(capsys: pytest.CaptureFixture[st
     assert "cost_nusd=5" in written.err
 
 
-def test_machines_read_one_json_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_format_logs_an_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("info", "json")
 
     structlog.get_logger().warning("log_tail_set_aside", bytes=7)
@@ -44,7 +44,7 @@ def test_machines_read_one_json_object_a_line(capsys: pytest.CaptureFixture[str]
     assert (line["event"], line["level"], line["bytes"]) == ("log_tail_set_aside", "warning", 7)
 
 
-def test_a_logger_made_before_writes_as_configured_later(capsys: pytest.CaptureFixture[str]) -> None:
+def test_earlier_logger_follows_later_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     log = structlog.get_logger()
     configure_logging("info", "json")
 
@@ -53,7 +53,7 @@ def test_a_logger_made_before_writes_as_configured_later(capsys: pytest.CaptureF
     assert json.loads(capsys.readouterr().err)["event"] == "late"
 
 
-def test_what_steers_a_terminal_is_spelled_out_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_escaped_in_log(capsys: pytest.CaptureFixture[str]) -> None:
     for form in ("human", "json"):
         configure_logging("info", form)
 

@@ -84,7 +84,7 @@ def alone_and_both(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyP
         "spend --by ,",
     ],
 )
-def test_a_tenant_is_told_as_if_it_were_alone(
+def test_tenant_output_hides_other_tenants(
     words: str, as_json: tuple[str, ...], alone_and_both: tuple[Asks, Asks]
 ) -> None:
     alone, both = alone_and_both
@@ -96,9 +96,7 @@ def test_a_tenant_is_told_as_if_it_were_alone(
 
 
 @pytest.mark.parametrize("verb", ["show", "why"])
-def test_an_id_of_another_tenant_is_as_unknown_as_that_of_nobody(
-    verb: str, alone_and_both: tuple[Asks, Asks]
-) -> None:
+def test_id_of_other_tenant_is_unknown(verb: str, alone_and_both: tuple[Asks, Asks]) -> None:
     _, both = alone_and_both
     theirs = {"show": "u", "why": "elsewhere"}[verb]
 
@@ -109,7 +107,7 @@ def test_an_id_of_another_tenant_is_as_unknown_as_that_of_nobody(
     assert f"agentic-trading trace list --store session/interactions.jsonl --tenant {MINE}" in ended.err
 
 
-def test_a_cause_of_another_tenant_is_one_that_is_not_here(alone_and_both: tuple[Asks, Asks]) -> None:
+def test_cause_of_other_tenant_is_missing(alone_and_both: tuple[Asks, Asks]) -> None:
     _, both = alone_and_both
 
     assert "step after has a cause that is not in this trace: own" in both("trace", "show", "t").out
@@ -117,7 +115,7 @@ def test_a_cause_of_another_tenant_is_one_that_is_not_here(alone_and_both: tuple
 
 
 @pytest.mark.usefixtures("alone_and_both")
-def test_an_empty_name_is_that_of_nobody_and_not_of_all(command: Command) -> None:
+def test_empty_tenant_matches_no_record(command: Command) -> None:
     listed = command("trace", "list", "--all", "--tenant", "", "--store", "both/session", "--json")
     shown = command("trace", "show", "t", "--tenant", "", "--store", "both/session")
 
@@ -127,7 +125,7 @@ def test_an_empty_name_is_that_of_nobody_and_not_of_all(command: Command) -> Non
 
 
 @pytest.mark.usefixtures("alone_and_both")
-def test_without_a_tenant_all_is_shown_and_whose_it_is(command: Command) -> None:
+def test_output_without_tenant_names_each_tenant(command: Command) -> None:
     shown = command("trace", "show", "t", "--store", "both/session").out
     told = command("trace", "why", "done", "--store", "both/session").out
 
@@ -137,13 +135,13 @@ def test_without_a_tenant_all_is_shown_and_whose_it_is(command: Command) -> None
     assert f"done  tenant {MINE}" in told
 
 
-def test_a_chain_of_one_tenant_does_not_name_it_at_each_step(alone_and_both: tuple[Asks, Asks]) -> None:
+def test_single_tenant_chain_omits_tenant_names(alone_and_both: tuple[Asks, Asks]) -> None:
     _, both = alone_and_both
 
     assert "tenant" not in both("trace", "show", "t").out
 
 
-def test_half_a_character_is_the_name_of_nobody(alone_and_both: tuple[Asks, Asks]) -> None:
+def test_unencodable_id_is_unknown(alone_and_both: tuple[Asks, Asks]) -> None:
     alone, _ = alone_and_both
 
     assert alone("trace", "show", "\udcff").code == ExitCode.FOUND_WRONG

@@ -23,7 +23,7 @@ async def use(servers: str) -> None:
         await reader.ack(await reader.take())
 
 
-def test_topics_are_made_found_right_and_their_lag_is_shown(kafka_servers: str, command: Command) -> None:
+def test_kafka_topics_are_created_and_show_lag(kafka_servers: str, command: Command) -> None:
     bus = ("--bus", f"kafka://{kafka_servers}")
     if kafka_server.GIVEN is None:
         before = command("topics", "check", *bus)
@@ -56,7 +56,7 @@ def test_topics_are_made_found_right_and_their_lag_is_shown(kafka_servers: str, 
     assert "topics-test" in nosuch.err
 
 
-def test_messages_that_no_group_has_read_have_a_row(
+def test_unread_messages_have_a_lag_row(
     kafka_servers: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     namespace = redis_server.namespace()
@@ -94,7 +94,7 @@ async def use_redis(url: str, namespace: str) -> None:
         await broker.publish(DEAD_LETTERS, Message("a", b"", {}))
 
 
-def test_topics_of_a_redis_are_made_found_right_and_their_lag_is_shown(
+def test_redis_topics_are_created_and_show_lag(
     redis_url: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     namespace = redis_server.namespace()
@@ -124,7 +124,7 @@ def test_topics_of_a_redis_are_made_found_right_and_their_lag_is_shown(
     assert "pending" in shown.out
 
 
-def test_an_option_that_has_no_meaning_on_redis_and_a_server_that_is_away_are_said_in_one_line(
+def test_redis_topic_errors_are_single_lines(
     command: Command,
 ) -> None:
     refused = command("topics", "create", "--bus", "redis://127.0.0.1:1", "--replicas", "3")
@@ -143,7 +143,7 @@ def test_an_option_that_has_no_meaning_on_redis_and_a_server_that_is_away_are_sa
     "bus",
     ["redis://", "redis://host/bus", "kafka://", "kafka://host", "kafka://a:1,b", "127.0.0.1:9092"],
 )
-def test_an_address_that_names_no_bus_is_refused_with_what_is_allowed(bus: str, command: Command) -> None:
+def test_invalid_bus_url_error_lists_allowed_forms(bus: str, command: Command) -> None:
     ended = command("topics", "check", "--bus", bus)
 
     assert ended.code == ExitCode.BAD_INPUT
@@ -153,7 +153,7 @@ def test_an_address_that_names_no_bus_is_refused_with_what_is_allowed(bus: str, 
     )
 
 
-def test_a_kafka_that_is_away_is_said_in_one_line(command: Command) -> None:
+def test_unreachable_kafka_error_is_single_line(command: Command) -> None:
     ended = command("topics", "lag", "--bus", "kafka://127.0.0.1:1")
 
     assert ended.code == ExitCode.LOG_UNUSABLE

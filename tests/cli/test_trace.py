@@ -39,7 +39,7 @@ def log_of(*events: Event) -> Path:
     return asyncio.run(written())
 
 
-def test_the_way_to_a_fill_leads_from_the_bar_over_every_decision(session: Path, command: Command) -> None:
+def test_why_shows_path_from_bar_to_fill(session: Path, command: Command) -> None:
     ended = command("trace", "why", first_fill(session)["id"], "--store", session)
 
     steps = [
@@ -57,7 +57,7 @@ def test_the_way_to_a_fill_leads_from_the_bar_over_every_decision(session: Path,
     assert "1h · close_time 2023-03-21T" in ended.out
 
 
-def test_why_as_json_holds_the_records_themselves(session: Path, command: Command) -> None:
+def test_why_json_contains_the_records(session: Path, command: Command) -> None:
     fill = first_fill(session)
 
     answer = json.loads(command("trace", "why", fill["id"], "--store", session, "--json").out)
@@ -71,7 +71,7 @@ def test_why_as_json_holds_the_records_themselves(session: Path, command: Comman
     assert answer["path"][-1]["records"][0]["body"]["fill_id"] == fill["id"]
 
 
-def test_a_chain_is_drawn_with_every_step(session: Path, command: Command) -> None:
+def test_trace_show_draws_every_step(session: Path, command: Command) -> None:
     trace_id = first_fill(session)["trace_id"]
 
     drawn = command("trace", "show", trace_id, "--store", session).out
@@ -83,7 +83,7 @@ def test_a_chain_is_drawn_with_every_step(session: Path, command: Command) -> No
     assert "has a cause that is not in this trace" not in drawn
 
 
-def test_the_newest_chains_are_named(session: Path, command: Command) -> None:
+def test_trace_list_shows_newest_chains(session: Path, command: Command) -> None:
     drawn = command("trace", "list", "--store", session, "--limit", 3).out
     chains = json.loads(command("trace", "list", "--store", session, "--limit", 3, "--json").out)
 
@@ -92,7 +92,7 @@ def test_the_newest_chains_are_named(session: Path, command: Command) -> None:
 
 
 @pytest.mark.parametrize("verb", ["show", "why"])
-def test_an_unknown_id_says_what_to_try(verb: str, session: Path, command: Command) -> None:
+def test_unknown_id_error_suggests_trace_list(verb: str, session: Path, command: Command) -> None:
     ended = command("trace", verb, "nobody", "--store", session)
 
     assert ended.code == ExitCode.FOUND_WRONG
@@ -100,7 +100,7 @@ def test_an_unknown_id_says_what_to_try(verb: str, session: Path, command: Comma
     assert "agentic-trading trace list" in ended.err
 
 
-def test_without_a_store_the_environment_or_the_newest_session_is_read(
+def test_store_defaults_to_environment_or_newest_session(
     session: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill_id = first_fill(session)["id"]
@@ -115,7 +115,7 @@ def test_without_a_store_the_environment_or_the_newest_session_is_read(
 
 
 @pytest.mark.parametrize("place", ["nowhere", ".", "n" * 300])
-def test_a_store_where_no_log_is_tells_what_one_would_be(place: str, command: Command) -> None:
+def test_missing_log_error_explains_store(place: str, command: Command) -> None:
     ended = command("trace", "list", "--store", place)
 
     assert ended.code == ExitCode.BAD_INPUT
@@ -123,7 +123,7 @@ def test_a_store_where_no_log_is_tells_what_one_would_be(place: str, command: Co
     assert "interactions.jsonl" in ended.err
 
 
-def test_a_log_with_a_broken_line_cannot_be_used(session: Path, command: Command, tmp_path: Path) -> None:
+def test_broken_line_makes_log_unusable(session: Path, command: Command, tmp_path: Path) -> None:
     log = tmp_path / "interactions.jsonl"
     lines = (session / "interactions.jsonl").read_bytes().split(b"\n")
     log.write_bytes(b"\n".join([lines[0], lines[1].replace(b":", b";", 1), *lines[2:]]))
@@ -134,7 +134,7 @@ def test_a_log_with_a_broken_line_cannot_be_used(session: Path, command: Command
     assert "interactions.jsonl:2" in ended.err
 
 
-def test_a_cause_that_is_not_there_is_named(command: Command) -> None:
+def test_missing_cause_is_named(command: Command) -> None:
     log = log_of(event("order.filled", id="f-1", trace_id="t-1", causation_id="gone"))
 
     assert (
@@ -144,7 +144,7 @@ def test_a_cause_that_is_not_there_is_named(command: Command) -> None:
     assert "the path is incomplete: gone" in command("trace", "why", "f-1", "--store", log).out
 
 
-def test_causes_that_name_each_other_are_named(command: Command) -> None:
+def test_cyclic_causes_are_named(command: Command) -> None:
     log = log_of(
         event("step", id="a", trace_id="t-1", causation_id="b"),
         event("step", id="b", trace_id="t-1", causation_id="a"),
@@ -155,7 +155,7 @@ def test_causes_that_name_each_other_are_named(command: Command) -> None:
     assert "cycle of causes: a, b" in shown
 
 
-def test_what_else_came_of_a_cause_stands_beside_the_path(command: Command) -> None:
+def test_why_shows_siblings_and_effects(command: Command) -> None:
     log = log_of(
         event("order.submitted", id="o-1", trace_id="t-1"),
         event("order.filled", id="f-1", trace_id="t-1", causation_id="o-1"),
@@ -168,7 +168,7 @@ def test_what_else_came_of_a_cause_stands_beside_the_path(command: Command) -> N
     assert told.index("Siblings") < told.index("f-2") < told.index("Effects") < told.index("n-1")
 
 
-def test_a_list_of_chains_fits_eighty_columns_with_whole_ids(capsys: pytest.CaptureFixture[str]) -> None:
+def test_chain_list_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     chain = TraceSummary(
         trace_id=derived_id("chain"),
         first="2023-03-21T16:00:00Z",
@@ -186,7 +186,7 @@ def test_a_list_of_chains_fits_eighty_columns_with_whole_ids(capsys: pytest.Capt
     assert len(row) <= 80
 
 
-def test_a_chain_in_which_nobody_was_asked_is_listed_on_demand(command: Command) -> None:
+def test_chain_without_calls_is_listed_on_demand(command: Command) -> None:
     log = log_of(event("analysis.triggered", trace_id="t-1"), event("analysis.skipped", trace_id="t-1"))
 
     asked = json.loads(command("trace", "list", "--store", log, "--json").out)
@@ -195,7 +195,7 @@ def test_a_chain_in_which_nobody_was_asked_is_listed_on_demand(command: Command)
     assert (asked, [chain["trace_id"] for chain in every]) == ([], ["t-1"])
 
 
-def test_a_chain_is_listed_with_what_came_of_it(session: Path, command: Command) -> None:
+def test_chain_list_shows_outcomes(session: Path, command: Command) -> None:
     fill = first_fill(session)
     chains = json.loads(command("trace", "list", "--store", session, "--limit", 100, "--json").out)
 
@@ -203,7 +203,7 @@ def test_a_chain_is_listed_with_what_came_of_it(session: Path, command: Command)
     assert re.fullmatch(r"(long|short) → \d+ fills?", outcomes[fill["trace_id"]])
 
 
-def test_a_call_that_was_asked_again_shows_what_was_read_and_the_sum(command: Command) -> None:
+def test_reasked_call_shows_attempts_and_sum(command: Command) -> None:
     wrong, mended = '{"action":"hold","size":"2"}', '{"action":"buy","size":1.50,}'
 
     async def asked() -> tuple[str, int]:

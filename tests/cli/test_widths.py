@@ -118,7 +118,7 @@ def drawn(parts: Sequence[RenderableType], width: int) -> str:
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_command_breaks_no_number_in_a_narrow_window(
+def test_command_output_keeps_numbers_in_narrow_windows(
     words: tuple[str, ...], command: Command, place: Path, fill: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTIC_STORE", str(place))
@@ -170,7 +170,7 @@ TABLES: dict[str, Sequence[RenderableType]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_breaks_no_number_in_a_narrow_window(name: str) -> None:
+def test_table_keeps_numbers_in_narrow_windows(name: str) -> None:
     wide = drawn(TABLES[name], WIDE)
 
     assert numbers_in(wide)
@@ -178,7 +178,7 @@ def test_a_table_breaks_no_number_in_a_narrow_window(name: str) -> None:
         assert numbers_in(wide) - numbers_in(drawn(TABLES[name], width)) == set(), width
 
 
-def test_a_table_that_fits_stands_as_it_is_and_one_that_does_not_becomes_lists() -> None:
+def test_table_becomes_lists_when_too_wide() -> None:
     cells = [("agent cmt-analyst", "1,234.56 USD"), ("tenant default", "")]
 
     def made() -> RenderableType:

@@ -79,7 +79,7 @@ async def decided(
         return await gateway.decide("Judge the trend.", **{"output": Trend, "model": MODEL, **given})
 
 
-async def test_decide_returns_an_instance_with_its_cost() -> None:
+async def test_decide_returns_instance_with_cost() -> None:
     async with local_gateway(ScriptedProvider([SURE]), budget_usd=BUDGET_USD) as gateway:
         answer = assert_type(
             await gateway.decide("Judge the trend.", output=Trend, model=MODEL), Answer[Trend]
@@ -92,7 +92,7 @@ async def test_decide_returns_an_instance_with_its_cost() -> None:
     assert answer.outcome.json_text == SURE
 
 
-async def test_decide_sends_what_it_is_given() -> None:
+async def test_decide_sends_given_arguments() -> None:
     provider, at = ScriptedProvider([SURE]), datetime(2026, 1, 5, tzinfo=UTC)
 
     await decided(
@@ -128,7 +128,7 @@ async def test_decide_sends_what_it_is_given() -> None:
         (Range, '{"low":2,"high":1}', '{"low":1,"high":2}', "low is above high"),
     ],
 )
-async def test_a_local_validator_rejects_and_the_model_is_asked_again(
+async def test_local_validator_rejection_asks_again(
     output: type[BaseModel], bad: str, good: str, rule: str
 ) -> None:
     provider = ScriptedProvider([bad, good])
@@ -144,7 +144,7 @@ async def test_a_local_validator_rejects_and_the_model_is_asked_again(
     assert rule in provider.requests[1].user
 
 
-async def test_an_answer_that_stays_wrong_is_false_and_says_why() -> None:
+async def test_rejected_answer_is_false_with_reason() -> None:
     answer = await decided(ScriptedProvider(lambda _request: UNSURE))
 
     assert not answer
@@ -154,7 +154,7 @@ async def test_an_answer_that_stays_wrong_is_false_and_says_why() -> None:
     assert answer.outcome.attempts
 
 
-async def test_checks_of_the_schema_run_before_the_validators() -> None:
+async def test_schema_checks_run_before_validators() -> None:
     def no_up(_envelope: LLMEnvelope, text: str) -> list[Violation]:
         is_up = '"up"' in text
         return [Violation(path="$.direction", keyword="house", message="never up")] if is_up else []
@@ -167,7 +167,7 @@ async def test_checks_of_the_schema_run_before_the_validators() -> None:
     assert "below 0.6" not in provider.requests[1].user
 
 
-async def test_validators_run_after_the_checks_of_the_schema() -> None:
+async def test_validators_run_after_passing_schema_check() -> None:
     provider = ScriptedProvider([UNSURE, SURE])
     answer = await decided(provider, {"acme.trend.v1": lambda _envelope, _text: ()})
 
@@ -175,7 +175,7 @@ async def test_validators_run_after_the_checks_of_the_schema() -> None:
     assert "below 0.6" in provider.requests[1].user
 
 
-async def test_two_classes_of_one_name_keep_their_own_validators() -> None:
+async def test_same_name_classes_keep_own_validators() -> None:
     def trend(least: str) -> type[BaseModel]:
         class Same(BaseModel):
             confidence: Decimal
@@ -200,7 +200,7 @@ async def test_two_classes_of_one_name_keep_their_own_validators() -> None:
     assert [bool(answer) for answer in answers] == [True, False, True]
 
 
-async def test_a_replay_decides_the_same() -> None:
+async def test_replay_decides_the_same() -> None:
     store = MemoryInteractionStore()
     async with local_gateway(ScriptedProvider([UNSURE, SURE]), budget_usd=BUDGET_USD, store=store) as gateway:
         live = await gateway.decide("Judge.", output=Trend, model=MODEL)
@@ -225,9 +225,7 @@ async def test_a_replay_decides_the_same() -> None:
         ({"evidence": {"x": float("nan")}}, "nan"),
     ],
 )
-async def test_an_argument_that_cannot_be_used_is_refused_before_the_call(
-    given: dict[str, Any], problem: str
-) -> None:
+async def test_unusable_argument_is_refused_before_call(given: dict[str, Any], problem: str) -> None:
     provider = ScriptedProvider([])
 
     with pytest.raises(EnvelopeValidationError) as refused:
@@ -237,7 +235,7 @@ async def test_an_argument_that_cannot_be_used_is_refused_before_the_call(
     assert provider.requests == []
 
 
-async def test_the_tenant_that_pays_is_named() -> None:
+async def test_only_configured_tenant_may_decide() -> None:
     async with local_gateway(ScriptedProvider([SURE]), budget_usd=BUDGET_USD, tenant="acme") as gateway:
         other = await gateway.decide("Judge.", output=Trend, model=MODEL)
         own = await gateway.decide("Judge.", output=Trend, model=MODEL, tenant="acme")
@@ -247,7 +245,7 @@ async def test_the_tenant_that_pays_is_named() -> None:
     assert other.failure.category is FailureKind.NOT_ALLOWED
 
 
-async def test_a_rejected_answer_falls_back_with_the_validators() -> None:
+async def test_rejected_answer_falls_back_with_validators() -> None:
     def by_model(request: ModelRequest) -> str:
         return SURE if request.envelope.model == "scripted-prompted-1" else UNSURE
 
@@ -269,7 +267,7 @@ def check_trend(_envelope: LLMEnvelope, text: str) -> tuple[Violation, ...]:
 
 @pytest.mark.timeout(30)  # a server of its own
 @pytest.mark.parametrize("is_checked", [True, False])
-async def test_remote_validators_run_in_the_worker_that_has_the_check_else_in_the_client(
+async def test_remote_validators_run_in_worker_or_client(
     tmp_path: Path, own_redis: RealServer, *, is_checked: bool
 ) -> None:
     namespace = redis_settings_of(own_redis.url).namespace
@@ -295,7 +293,7 @@ async def test_remote_validators_run_in_the_worker_that_has_the_check_else_in_th
         assert answer.outcome.stage is Stage.SEMANTIC
 
 
-async def test_an_answer_is_true_only_if_its_outcome_may_be_acted_on() -> None:
+async def test_answer_is_true_only_if_actionable() -> None:
     answer = await decided(ScriptedProvider([SURE]))
     assert answer.output is not None
     reason = FailureReason(category=FailureKind.EXPIRED, description="too late")
@@ -306,7 +304,7 @@ async def test_an_answer_is_true_only_if_its_outcome_may_be_acted_on() -> None:
     assert not replace(answer, outcome=replace(answer.outcome, ok=False))
 
 
-async def test_an_outcome_is_true_if_it_is_ok() -> None:
+async def test_outcome_is_true_if_ok() -> None:
     answer = await decided(ScriptedProvider([SURE]))
 
     assert answer.outcome
@@ -319,7 +317,7 @@ def test_no_decision_is_false() -> None:
     assert not NoDecision(reason=reason, as_of=SystemClock().now())
 
 
-async def test_the_repr_of_an_answer_is_one_short_line() -> None:
+async def test_answer_repr_is_a_short_line() -> None:
     good = await decided(ScriptedProvider([SURE]))
     bad = await decided(ScriptedProvider(lambda _request: "word " * 500))
 

@@ -10,7 +10,7 @@ from agentic_trading.client.response import ANSWER_SCHEMA, parse_llm_response
 
 
 @given(st.text())
-def test_no_text_is_an_error_to_who_reads_it(raw: str) -> None:
+def test_parse_llm_response_never_raises(raw: str) -> None:
     parsed = parse_llm_response(raw)
 
     assert parsed.raw_response == raw
@@ -25,7 +25,7 @@ JSON = st.recursive(
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(ANSWER_SCHEMA["properties"], JSON)))
-def test_whatever_stands_in_the_fields_only_a_valid_answer_says_something(fields: dict[str, Any]) -> None:
+def test_invalid_answer_has_empty_fields(fields: dict[str, Any]) -> None:
     raw = json.dumps(fields)
 
     parsed = parse_llm_response(raw)

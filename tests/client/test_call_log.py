@@ -86,7 +86,7 @@ async def records(store: MemoryInteractionStore) -> list[Any]:
     return [entry.record async for entry in store.scan()]
 
 
-async def test_a_call_is_on_record_before_its_attempts() -> None:
+async def test_call_is_recorded_before_attempts() -> None:
     desk, store = gateway(["no json", GOOD]), MemoryInteractionStore()
 
     async with serving(desk):
@@ -95,7 +95,7 @@ async def test_a_call_is_on_record_before_its_attempts() -> None:
     assert kinds(await records(store)) == [CallRequested.KIND, "attempt", "attempt"]
 
 
-async def test_a_call_that_was_answered_is_not_published_again() -> None:
+async def test_answered_call_is_not_published_again() -> None:
     desk, store = gateway(["no json", GOOD]), MemoryInteractionStore()
     async with serving(desk):
         first = await asked(desk.broker, call_log(store), built())
@@ -111,7 +111,7 @@ async def test_a_call_that_was_answered_is_not_published_again() -> None:
 
 
 @pytest.mark.parametrize("name", ["agent_id", "step"])
-async def test_a_recorded_call_is_not_the_call_of_another_agent_or_step(name: str) -> None:
+async def test_recorded_call_matches_agent_and_step(name: str) -> None:
     desk, store = gateway([GOOD]), MemoryInteractionStore()
     async with serving(desk):
         await asked(desk.broker, call_log(store), built())
@@ -122,7 +122,7 @@ async def test_a_recorded_call_is_not_the_call_of_another_agent_or_step(name: st
     assert not earlier.of(built().model_copy(update={name: "other"})).is_ended
 
 
-async def test_a_call_that_was_left_open_is_published_as_it_was_and_paid_once() -> None:
+async def test_open_call_is_republished_and_paid_once() -> None:
     provider = ScriptedProvider(lambda _request: GOOD)
     broker, claims, store = MemoryBroker(), MemoryClaimStore(), MemoryInteractionStore()
     await killed_in_a_call(broker, store)
@@ -137,7 +137,7 @@ async def test_a_call_that_was_left_open_is_published_as_it_was_and_paid_once() 
     assert kinds(await records(store)) == [CallRequested.KIND, "attempt"]
 
 
-async def test_the_answer_to_an_open_call_is_waited_for_though_its_deadline_is_over() -> None:
+async def test_open_call_is_awaited_past_deadline() -> None:
     broker, claims, store = MemoryBroker(), MemoryClaimStore(), MemoryInteractionStore()
     await killed_in_a_call(broker, store)
     desk, clock = (
@@ -156,7 +156,7 @@ async def test_the_answer_to_an_open_call_is_waited_for_though_its_deadline_is_o
     assert isinstance(answer, LLMInteraction)
 
 
-async def test_what_had_no_answer_is_asked_again_where_nothing_was_decided_without_it() -> None:
+async def test_unanswered_call_is_asked_again_if_allowed() -> None:
     store = MemoryInteractionStore()
     async with GatewayClient(MemoryBroker(), call_log=call_log(store), reply_timeout_s=0.01) as client:
         none = await client.ask(built())
@@ -171,7 +171,7 @@ async def test_what_had_no_answer_is_asked_again_where_nothing_was_decided_witho
     assert isinstance(answer, LLMInteraction)
 
 
-async def test_the_attempts_before_the_last_reach_who_goes_on() -> None:
+async def test_earlier_attempts_reach_the_resumed_client() -> None:
     broker, store = MemoryBroker(), MemoryInteractionStore()
     await killed_in_a_call(broker, store)
     desk = gateway(["no json", GOOD], broker=broker)
@@ -185,7 +185,7 @@ async def test_the_attempts_before_the_last_reach_who_goes_on() -> None:
     assert attempts == [1, 2]
 
 
-async def test_a_worker_whose_log_has_them_not_gives_all_attempts_as_their_claim_has_them() -> None:
+async def test_claim_restores_attempts_missing_from_log() -> None:
     broker, claims = MemoryBroker(), SharedClaims()
     async with serving(gateway(["no json", GOOD], broker=broker, claims=claims)):
         await asked(broker, call_log(MemoryInteractionStore()), built())
@@ -196,7 +196,7 @@ async def test_a_worker_whose_log_has_them_not_gives_all_attempts_as_their_claim
     assert (again.ok, [attempt.number for attempt in again.attempts]) == (True, [1, 2])
 
 
-async def test_what_ended_without_an_answer_ends_so_again() -> None:
+async def test_unanswered_call_returns_recorded_no_decision() -> None:
     store = MemoryInteractionStore()
     async with GatewayClient(MemoryBroker(), call_log=call_log(store), reply_timeout_s=0.01) as client:
         first = await client.ask(built())
@@ -210,7 +210,7 @@ async def test_what_ended_without_an_answer_ends_so_again() -> None:
     assert kinds(await records(store)) == [CallRequested.KIND, CallUnanswered.KIND]
 
 
-async def test_a_call_that_a_closed_client_gave_up_stays_open() -> None:
+async def test_call_of_closed_client_stays_open() -> None:
     store = MemoryInteractionStore()
     async with (
         asyncio.TaskGroup() as group,
@@ -234,7 +234,7 @@ async def lost_answer(**more: Any) -> tuple[MemoryGateway, MemoryInteractionStor
     return gateway([GOOD], ledger=first.ledger), store, await left_in(store, **more)
 
 
-async def test_an_answer_that_no_worker_has_any_more_is_an_error_and_the_call_stays_open() -> None:
+async def test_lost_answer_raises_and_call_stays_open() -> None:
     desk, store, earlier = await lost_answer()
 
     with pytest.raises(ExceptionGroup) as refused:
@@ -245,7 +245,7 @@ async def test_an_answer_that_no_worker_has_any_more_is_an_error_and_the_call_st
     assert kinds(await records(store)) == [CallRequested.KIND]
 
 
-async def test_it_is_no_decision_where_all_logs_were_read() -> None:
+async def test_lost_answer_with_all_logs_is_undeliverable() -> None:
     desk, store, earlier = await lost_answer(are_all_read=True)
 
     async with serving(desk):
@@ -258,7 +258,7 @@ async def test_it_is_no_decision_where_all_logs_were_read() -> None:
     assert again == answer
 
 
-async def test_an_answer_in_the_log_of_a_worker_is_taken_over() -> None:
+async def test_answer_in_worker_log_is_reused() -> None:
     desk, store = gateway([GOOD]), MemoryInteractionStore()
     await killed_in_a_call(desk.broker, store)
     async with serving(desk):
@@ -274,7 +274,7 @@ async def test_an_answer_in_the_log_of_a_worker_is_taken_over() -> None:
     assert kinds(await records(store)) == [CallRequested.KIND, "attempt"]
 
 
-async def test_a_call_of_long_ago_is_not_published_again() -> None:
+async def test_old_open_call_is_not_republished() -> None:
     desk, store = gateway([GOOD]), MemoryInteractionStore()
     await killed_in_a_call(MemoryBroker(), store)
     late = SimClock(START + PUBLISHED_AGAIN_WITHIN + timedelta(seconds=1))
@@ -286,7 +286,7 @@ async def test_a_call_of_long_ago_is_not_published_again() -> None:
 
 
 @pytest.mark.parametrize("at", [START, LATER])
-async def test_a_secret_in_an_envelope_is_not_in_the_log(at: datetime) -> None:
+async def test_secret_of_envelope_is_not_logged(at: datetime) -> None:
     store, secret = MemoryInteractionStore(), "sk-of-a-customer-17"
     await killed_in_a_call(MemoryBroker(), store, redaction=Redaction(secret), note=f"use {secret}")
     desk = gateway([GOOD])

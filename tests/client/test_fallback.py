@@ -73,7 +73,7 @@ def kind_of(answer: LLMInteraction) -> FailureKind | None:
     return answer.result.failure.category if answer.result.failure else None
 
 
-async def test_another_model_is_asked_by_a_call_of_its_own_that_the_failed_one_caused() -> None:
+async def test_fallback_call_is_caused_by_failed_call() -> None:
     models = TwoModels([failing(FailureKind.SERVER_ERROR)], [GOOD])
     desk = gateway(models)
     envelope = (
@@ -97,7 +97,7 @@ async def test_another_model_is_asked_by_a_call_of_its_own_that_the_failed_one_c
     assert [getattr(other, name) for name in same] == [getattr(envelope, name) for name in same]
 
 
-async def test_the_chain_stands_in_the_tree_of_the_trace() -> None:
+async def test_trace_tree_nests_fallback_call() -> None:
     models = TwoModels([failing(FailureKind.SERVER_ERROR)], [GOOD])
     desk = gateway(models)
     envelope = asking().with_retry_policy(NO_RETRIES).build()
@@ -109,7 +109,7 @@ async def test_the_chain_stands_in_the_tree_of_the_trace() -> None:
     assert rows == [(0, envelope.envelope_id), (1, answer.envelope.envelope_id)]
 
 
-async def test_the_same_envelope_asked_again_takes_the_same_way_and_is_paid_for_once() -> None:
+async def test_repeated_envelope_falls_back_and_pays_once() -> None:
     models = TwoModels([failing(FailureKind.SERVER_ERROR)], [GOOD])
     desk = gateway(models)
     envelope = asking().with_retry_policy(NO_RETRIES).build()
@@ -122,7 +122,7 @@ async def test_the_same_envelope_asked_again_takes_the_same_way_and_is_paid_for_
     assert (len(models.first.requests), len(models.second.requests)) == (1, 1)
 
 
-async def test_an_answer_that_is_used_calls_no_other_model() -> None:
+async def test_used_answer_does_not_fall_back() -> None:
     models = TwoModels([GOOD], [])
 
     answer = await asked(gateway(models), asking().build())
@@ -132,7 +132,7 @@ async def test_an_answer_that_is_used_calls_no_other_model() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(FALLS_BACK_ON - {FailureKind.WRONG_MODEL, FailureKind.PARSING_ERROR}))
-async def test_a_failure_that_another_model_may_not_have_falls_back(kind: FailureKind) -> None:
+async def test_default_failure_kinds_fall_back(kind: FailureKind) -> None:
     desk = gateway(TwoModels([failing(kind)] * 2, [GOOD]))
 
     answer = await asked(desk, asking().with_retry_policy(NO_RETRIES).build())
@@ -141,7 +141,7 @@ async def test_a_failure_that_another_model_may_not_have_falls_back(kind: Failur
 
 
 @pytest.mark.parametrize("kind", sorted(frozenset(FailureKind) - FALLS_BACK_ON))
-async def test_any_other_failure_is_returned(kind: FailureKind) -> None:
+async def test_other_failure_kinds_do_not_fall_back(kind: FailureKind) -> None:
     models = TwoModels([failing(kind)], [GOOD])
 
     answer = await asked(gateway(models), asking().with_retry_policy(NO_RETRIES).build())
@@ -151,12 +151,12 @@ async def test_any_other_failure_is_returned(kind: FailureKind) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(frozenset(FailureKind) - FALLBACK_KINDS))
-def test_what_was_decided_on_purpose_cannot_be_got_round(kind: FailureKind) -> None:
+def test_forbidden_fallback_kind_is_refused(kind: FailureKind) -> None:
     with pytest.raises(ValueError, match=f"cannot fall back on {kind}. Allowed are auth_error"):
         FallbackGateway(GatewayClient(gateway().broker), [SECOND], on=frozenset({kind}))
 
 
-async def test_a_kind_outside_the_default_falls_back_if_it_is_named() -> None:
+async def test_named_extra_kind_falls_back() -> None:
     desk = gateway(TwoModels([failing(FailureKind.BILLING)], [GOOD]))
 
     answer = await asked(desk, asking().build(), on=FALLS_BACK_ON | {FailureKind.BILLING})
@@ -167,9 +167,7 @@ async def test_a_kind_outside_the_default_falls_back_if_it_is_named() -> None:
 @pytest.mark.parametrize(
     ("workflow", "falls_back"), [("planning", True), ("analysis", False), ("general", False)]
 )
-async def test_an_unreadable_answer_falls_back_where_the_call_must_not_end_without_one(
-    workflow: str, *, falls_back: bool
-) -> None:
+async def test_unreadable_answer_falls_back_only_when_planning(workflow: str, *, falls_back: bool) -> None:
     models = TwoModels(["no json", "none at all", "still none"], [GOOD])
 
     answer = await asked(gateway(models), asking(workflow).build())
@@ -178,7 +176,7 @@ async def test_an_unreadable_answer_falls_back_where_the_call_must_not_end_witho
     assert len(models.second.requests) == falls_back
 
 
-async def test_what_must_repeat_itself_is_left_at_its_failure_which_says_so() -> None:
+async def test_deterministic_call_does_not_fall_back() -> None:
     models = TwoModels([failing(FailureKind.SERVER_ERROR)], [GOOD])
     desk = gateway(models)
     envelope = asking().with_retry_policy(NO_RETRIES).with_safety(require_deterministic=True).build()
@@ -194,7 +192,7 @@ async def test_what_must_repeat_itself_is_left_at_its_failure_which_says_so() ->
     assert (kept.interaction_id, kept.result.failure.technical_details) == (answer.interaction_id, "")
 
 
-async def test_an_answer_of_another_model_than_was_asked_is_not_got_round_by_a_third_one() -> None:
+async def test_wrong_model_answer_does_not_fall_back() -> None:
     other = ModelResponse(
         '{"action":"buy","size":1,"end":"ok"}', "end_turn", Usage(output_tokens=9), "scripted-9"
     )
@@ -206,7 +204,7 @@ async def test_an_answer_of_another_model_than_was_asked_is_not_got_round_by_a_t
     assert models.second.requests == []
 
 
-async def test_the_level_is_judged_again_for_the_other_model() -> None:
+async def test_determinism_level_is_checked_for_alternative() -> None:
     models = TwoModels([failing(FailureKind.SERVER_ERROR)], [GOOD])
     envelope = (
         asking("general").with_retry_policy(NO_RETRIES).with_determinism(DeterminismLevel.GREEDY).build()
@@ -219,7 +217,7 @@ async def test_the_level_is_judged_again_for_the_other_model() -> None:
     assert models.second.requests == []
 
 
-async def test_alternatives_are_asked_in_order_and_each_is_caused_by_the_one_before() -> None:
+async def test_alternatives_are_asked_in_causal_order() -> None:
     third = Alternative(LLMProvider.RULES, "rules-1")
     models = TwoModels([failing(FailureKind.SERVER_ERROR), GOOD], [failing(FailureKind.SERVER_ERROR)])
     desk = gateway(models)
@@ -232,7 +230,7 @@ async def test_alternatives_are_asked_in_order_and_each_is_caused_by_the_one_bef
     assert [one.envelope.causation_id for one in chain[1:]] == [one.interaction_id for one in chain[:-1]]
 
 
-async def test_a_refusal_of_an_alternative_ends_the_chain() -> None:
+async def test_refused_alternative_ends_the_chain() -> None:
     models = TwoModels([failing(FailureKind.SERVER_ERROR)], [GOOD])
 
     answer = await asked(gateway(models), asking().with_retry_policy(NO_RETRIES).build(), [UNKNOWN, SECOND])
@@ -241,7 +239,7 @@ async def test_a_refusal_of_an_alternative_ends_the_chain() -> None:
     assert models.second.requests == []
 
 
-async def test_a_model_that_was_asked_before_is_passed_over() -> None:
+async def test_already_asked_model_is_skipped() -> None:
     first = Alternative(LLMProvider.SCRIPTED, "scripted-1")
     models = TwoModels([failing(FailureKind.SERVER_ERROR)], [failing(FailureKind.SERVER_ERROR)])
 
@@ -253,7 +251,7 @@ async def test_a_model_that_was_asked_before_is_passed_over() -> None:
     assert (len(models.first.requests), len(models.second.requests)) == (1, 1)
 
 
-async def test_an_alternative_may_be_asked_for_less() -> None:
+async def test_alternative_may_lower_output_limit() -> None:
     models = TwoModels([failing(FailureKind.SERVER_ERROR)], [GOOD])
     small = Alternative(LLMProvider.SCRIPTED, SECOND.model, max_output_tokens=50, thinking_budget=0)
 
@@ -264,12 +262,12 @@ async def test_an_alternative_may_be_asked_for_less() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"model": ""}, {"max_output_tokens": 0}, {"thinking_budget": -1}])
-def test_an_alternative_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_alternative_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"model|max_output_tokens|thinking_budget"):
         Alternative(**{"provider": LLMProvider.SCRIPTED, "model": "m", **wrong})
 
 
-async def test_a_replay_takes_the_same_way() -> None:
+async def test_replay_takes_the_same_fallback() -> None:
     desk = gateway(TwoModels([timed_out(), failing(FailureKind.RATE_LIMIT)], [GOOD]))
     envelope = asking().with_retry_policy(RetryPolicy(max_retries=1)).build()
     live = await asked(desk, envelope)
@@ -303,7 +301,7 @@ class Answering:
 
 
 @pytest.mark.parametrize("is_bound", [True, False], ids=["as it must be", "though it claims to be free"])
-async def test_an_execution_that_may_have_been_answered_is_never_asked_again(*, is_bound: bool) -> None:
+async def test_execution_in_doubt_is_not_asked_again(*, is_bound: bool) -> None:
     reason = FailureReason(category=FailureKind.TIMEOUT, description="no answer")
     free = SafetyConstraints(require_deterministic=is_bound)
     lost = interaction(
@@ -318,7 +316,7 @@ async def test_an_execution_that_may_have_been_answered_is_never_asked_again(*, 
     assert inner.asked == [lost.envelope]
 
 
-async def test_no_answer_at_all_is_passed_on_and_so_are_events() -> None:
+async def test_no_decision_and_events_pass_through() -> None:
     reason = FailureReason(category=FailureKind.UNDELIVERABLE, description="no worker")
     inner = Answering(NoDecision(reason=reason))
     fallback, fact, envelope = FallbackGateway(inner, [SECOND]), event(), asking().build()
@@ -329,7 +327,7 @@ async def test_no_answer_at_all_is_passed_on_and_so_are_events() -> None:
     assert (answer, inner.asked, inner.recorded) == (inner.answer, [envelope], [fact])
 
 
-async def test_many_calls_fall_back_at_once() -> None:
+async def test_concurrent_calls_fall_back_independently() -> None:
     def line(request: ModelRequest) -> ScriptedReply:
         if request.envelope.model == SECOND.model:
             return f'{{"action":"buy","size":{request.envelope.context["n"]}}}'

@@ -12,7 +12,7 @@ from tests.worker.running import running
 PRICED = Alternative(LLMProvider.SCRIPTED, "scripted-1")
 
 
-async def test_the_outcome_of_a_chain_has_all_attempts_at_all_its_envelopes_and_what_they_took() -> None:
+async def test_chain_outcome_has_all_attempts_and_usage() -> None:
     models = TwoModels([timed_out(), failing(FailureKind.SERVER_ERROR)], ["no json", GOOD])
     desk = gateway(models)
     envelope = asking().with_retry_policy(RetryPolicy(max_retries=1)).build()
@@ -33,7 +33,7 @@ async def test_the_outcome_of_a_chain_has_all_attempts_at_all_its_envelopes_and_
     assert outcome.usage.output_tokens == sum(one.result.output_tokens for one in log)
 
 
-async def test_an_outcome_takes_the_same_way_as_an_answer() -> None:
+async def test_ask_structured_takes_the_same_fallback() -> None:
     envelope = asking().with_retry_policy(NO_RETRIES).build()
     chains: list[list[LLMEnvelope]] = []
 
@@ -48,7 +48,7 @@ async def test_an_outcome_takes_the_same_way_as_an_answer() -> None:
     assert len(chains[0]) == 2
 
 
-async def test_the_outcome_of_a_call_that_is_bound_to_its_model_says_so() -> None:
+async def test_outcome_explains_deterministic_restriction() -> None:
     models = TwoModels([failing(FailureKind.SERVER_ERROR)], [GOOD])
     envelope = asking().with_retry_policy(NO_RETRIES).with_safety(require_deterministic=True).build()
 
@@ -64,7 +64,7 @@ async def test_the_outcome_of_a_call_that_is_bound_to_its_model_says_so() -> Non
     assert (len(outcome.attempts), models.second.requests) == (1, [])
 
 
-async def test_an_outcome_of_a_call_that_was_given_up_calls_no_other_model() -> None:
+async def test_unanswered_call_outcome_does_not_fall_back() -> None:
     desk = gateway(TwoModels([], [GOOD]))
 
     async with GatewayClient(desk.broker, reply_timeout_s=0.01) as client:
@@ -74,7 +74,7 @@ async def test_an_outcome_of_a_call_that_was_given_up_calls_no_other_model() -> 
     assert (outcome.error.category, outcome.attempts) == (FailureKind.UNDELIVERABLE, ())
 
 
-async def test_what_is_submitted_falls_back_on_nothing() -> None:
+async def test_submitted_call_does_not_fall_back() -> None:
     models = TwoModels([failing(FailureKind.SERVER_ERROR)], [GOOD])
     desk = gateway(models)
     envelope = asking().with_retry_policy(NO_RETRIES).build()
@@ -88,7 +88,7 @@ async def test_what_is_submitted_falls_back_on_nothing() -> None:
     assert (len(models.first.requests), models.second.requests) == (1, [])
 
 
-async def test_a_fallback_is_answered_recorded_and_charged_as_the_other_provider_s() -> None:
+async def test_fallback_is_charged_to_other_provider() -> None:
     rules, scripted = ScriptedProvider([failing(FailureKind.SERVER_ERROR)]), ScriptedProvider([GOOD])
     desk = gateway(Providers({"rules": rules, "scripted": scripted}))
     envelope = asking().with_retry_policy(NO_RETRIES).with_provider(LLMProvider.RULES, "rules-1").build()
@@ -111,7 +111,7 @@ async def test_a_fallback_is_answered_recorded_and_charged_as_the_other_provider
     ]
 
 
-async def test_a_provider_that_is_not_served_falls_back_at_once() -> None:
+async def test_unserved_provider_falls_back_immediately() -> None:
     scripted = ScriptedProvider([GOOD])
     desk = gateway(Providers({"scripted": scripted}))
     envelope = asking().with_provider(LLMProvider.RULES, "rules-1").build()

@@ -47,7 +47,7 @@ def letter_headers(envelope: LLMEnvelope) -> Mapping[str, str]:
     return dead_letter_message(letter).headers
 
 
-async def test_an_answer_is_the_last_attempt() -> None:
+async def test_answer_is_the_last_attempt() -> None:
     desk = gateway(["no json", GOOD])
 
     async with client_of(desk) as client:
@@ -58,7 +58,7 @@ async def test_an_answer_is_the_last_attempt() -> None:
     assert str(answer.result.parsed_output["size"]) == "1.50"
 
 
-async def test_answers_find_who_asked_however_they_are_ordered() -> None:
+async def test_answers_reach_the_matching_caller() -> None:
     desk = gateway(lambda request: f'{{"action":"buy","size":{request.envelope.context["n"]}}}', workers=8)
 
     async with client_of(desk) as client, asyncio.TaskGroup() as group:
@@ -72,7 +72,7 @@ async def test_answers_find_who_asked_however_they_are_ordered() -> None:
     assert sizes == list(range(10))
 
 
-async def test_the_same_request_in_the_same_step_gets_the_next_occurrence() -> None:
+async def test_repeated_request_gets_next_occurrence() -> None:
     provider = ScriptedProvider(lambda _request: GOOD)
     desk = gateway(provider)
 
@@ -87,7 +87,7 @@ async def test_the_same_request_in_the_same_step_gets_the_next_occurrence() -> N
     assert all(envelope.is_intact for envelope in asked)
 
 
-async def test_occurrences_are_counted_by_tenant_agent_and_step() -> None:
+async def test_occurrences_are_per_tenant_agent_and_step() -> None:
     places = [("acme", "a", "1"), ("acme", "a", "2"), ("acme", "b", "1"), ("other", "a", "1")]
 
     async with GatewayClient(MemoryBroker()) as client:
@@ -101,7 +101,7 @@ async def test_occurrences_are_counted_by_tenant_agent_and_step() -> None:
     assert [envelope.occurrence for envelope in published] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-async def test_occurrences_begin_again_with_each_moment_a_known_one_too() -> None:
+async def test_occurrences_restart_at_each_as_of() -> None:
     provider = ScriptedProvider(lambda _request: GOOD)
     earlier = START - timedelta(minutes=5)
 
@@ -112,7 +112,7 @@ async def test_occurrences_begin_again_with_each_moment_a_known_one_too() -> Non
     assert [request.envelope.occurrence for request in provider.requests] == [0, 1, 0, 0, 1, 0]
 
 
-async def test_a_call_that_no_worker_takes_is_no_decision() -> None:
+async def test_untaken_call_is_no_decision() -> None:
     async with GatewayClient(MemoryBroker(), reply_timeout_s=0.01) as client:
         answer = await client.ask(asking().build())
 
@@ -121,7 +121,7 @@ async def test_a_call_that_no_worker_takes_is_no_decision() -> None:
     assert "within 0.01 s" in answer.reason.description
 
 
-async def test_closing_the_client_answers_who_still_waits() -> None:
+async def test_client_close_answers_pending_calls() -> None:
     broker = MemoryBroker()
     client = GatewayClient(broker)
 
@@ -134,7 +134,7 @@ async def test_closing_the_client_answers_who_still_waits() -> None:
     assert "closed" in answer.reason.description
 
 
-async def test_what_is_submitted_is_not_waited_for() -> None:
+async def test_submit_does_not_wait() -> None:
     desk = gateway([GOOD])
 
     async with client_of(desk) as client:
@@ -143,7 +143,7 @@ async def test_what_is_submitted_is_not_waited_for() -> None:
     assert await desk.store.get_by_envelope_id(envelope.envelope_id) is not None
 
 
-async def test_a_recorded_event_is_in_the_log() -> None:
+async def test_recorded_event_is_in_log() -> None:
     desk = gateway([])
     fact = event()
 
@@ -153,7 +153,7 @@ async def test_a_recorded_event_is_in_the_log() -> None:
     assert [entry.record async for entry in desk.store.scan()] == [fact]
 
 
-async def test_two_clients_hear_their_own_answers() -> None:
+async def test_clients_receive_only_own_answers() -> None:
     desk = gateway(lambda request: f'{{"action":"buy","size":{request.envelope.context["n"]}}}')
 
     async with client_of(desk) as one, GatewayClient(desk.broker, name="other") as other:
@@ -164,7 +164,7 @@ async def test_two_clients_hear_their_own_answers() -> None:
     assert (first.result.parsed_output["size"], second.result.parsed_output["size"]) == (1, 2)
 
 
-async def test_a_closed_bus_is_an_error_to_who_asks() -> None:
+async def test_oversized_envelope_raises_to_caller() -> None:
     broker = MemoryBroker()
     async with GatewayClient(broker) as client:
         envelope = asking().build()
@@ -174,9 +174,7 @@ async def test_a_closed_bus_is_an_error_to_who_asks() -> None:
 
 
 @pytest.mark.parametrize("is_letter", [False, True], ids=["interaction", "dead letter"])
-async def test_an_answer_that_cannot_be_read_is_no_decision_and_disturbs_no_other_call(
-    *, is_letter: bool
-) -> None:
+async def test_unreadable_answer_leaves_other_calls_intact(*, is_letter: bool) -> None:
     broken, sound = asking(n=1).build(), asking(n=2).build()
     headers = reply_message(interaction(envelope=broken), "", final=True).headers
     if is_letter:
@@ -198,7 +196,7 @@ async def test_an_answer_that_cannot_be_read_is_no_decision_and_disturbs_no_othe
 
 
 @pytest.mark.parametrize("raw", [b"no letter at all", None], ids=["unreadable", "of nobody"])
-async def test_a_letter_that_names_no_call_answers_none(raw: bytes | None) -> None:
+async def test_letter_without_call_is_ignored(raw: bytes | None) -> None:
     envelope = asking().build()
     delivery = Delivery(
         "llm.envelopes.analysis", 7, Message("k", b"junk", {"ce_id": envelope.envelope_id}), 1
@@ -217,7 +215,7 @@ async def test_a_letter_that_names_no_call_answers_none(raw: bytes | None) -> No
     assert isinstance(asked.result(), LLMInteraction)
 
 
-async def test_a_structured_outcome_holds_the_object_and_every_attempt() -> None:
+async def test_outcome_holds_object_and_all_attempts() -> None:
     desk = gateway(["no json", GOOD])
     envelope = asking().build()
 
@@ -236,7 +234,7 @@ async def test_a_structured_outcome_holds_the_object_and_every_attempt() -> None
     assert outcome.usage.output_tokens == sum(one.result.output_tokens for one in made)
 
 
-async def test_a_failed_call_is_an_outcome_with_its_stage_and_all_that_it_used() -> None:
+async def test_failed_call_outcome_has_stage_and_usage() -> None:
     desk = gateway(["no json", '{"action":"buy","size":99}', '{"action":"hold","size":1}'])
 
     async with client_of(desk) as client:
@@ -249,7 +247,7 @@ async def test_a_failed_call_is_an_outcome_with_its_stage_and_all_that_it_used()
     assert outcome.usage.output_tokens == sum(attempt.usage.output_tokens for attempt in outcome.attempts)
 
 
-async def test_an_answered_envelope_that_is_asked_again_returns_its_attempts_again() -> None:
+async def test_repeated_envelope_returns_same_attempts() -> None:
     desk = gateway(["no json", GOOD])
     envelope = asking().build()
 
@@ -261,7 +259,7 @@ async def test_an_answered_envelope_that_is_asked_again_returns_its_attempts_aga
     assert [attempt.number for attempt in again.attempts] == [1, 2]
 
 
-async def test_outcomes_of_calls_under_way_at_once_keep_their_own_attempts() -> None:
+async def test_concurrent_outcomes_keep_own_attempts() -> None:
     def of_its_own(request: ModelRequest) -> str:
         return (
             "no json"
@@ -279,7 +277,7 @@ async def test_outcomes_of_calls_under_way_at_once_keep_their_own_attempts() -> 
     assert all(len(outcome.attempts) == 2 and outcome.is_complete for outcome in outcomes)
 
 
-async def test_a_call_without_an_answer_is_an_outcome_with_the_attempts_heard() -> None:
+async def test_unanswered_outcome_keeps_received_attempts() -> None:
     envelope = asking().build()
     broker = MemoryBroker()
 
@@ -298,7 +296,7 @@ async def test_a_call_without_an_answer_is_an_outcome_with_the_attempts_heard() 
     assert (len(outcome.attempts), outcome.usage.output_tokens) == (1, 20)
 
 
-async def test_a_call_that_no_worker_takes_is_an_outcome_without_attempts() -> None:
+async def test_untaken_call_outcome_has_no_attempts() -> None:
     async with GatewayClient(MemoryBroker(), reply_timeout_s=0.01) as client:
         outcome = await client.ask_structured(asking().build())
 
@@ -307,7 +305,7 @@ async def test_a_call_that_no_worker_takes_is_an_outcome_without_attempts() -> N
     assert "within 0.01 s" in outcome.error.description
 
 
-async def test_an_earlier_attempt_that_cannot_be_read_is_missed_and_the_call_goes_on() -> None:
+async def test_unreadable_attempt_makes_outcome_incomplete() -> None:
     envelope = asking().build()
     headers = reply_message(interaction(envelope=envelope), "", final=False).headers
     last = interaction(envelope=envelope, attempt_number=2)
@@ -328,7 +326,7 @@ async def test_an_earlier_attempt_that_cannot_be_read_is_missed_and_the_call_goe
     ]
 
 
-async def test_attempts_at_another_envelope_of_the_same_id_are_not_taken_for_ones_own() -> None:
+async def test_attempts_of_other_envelope_are_ignored() -> None:
     mine = asking().build()
     other = mine.model_copy(update={"instructions": "Advise otherwise."})
     broker = MemoryBroker()
@@ -343,7 +341,7 @@ async def test_attempts_at_another_envelope_of_the_same_id_are_not_taken_for_one
     assert [attempt.interaction_id for attempt in asked.result().attempts] == [good.interaction_id]
 
 
-async def test_an_event_with_an_id_that_is_too_long_is_not_published() -> None:
+async def test_event_with_long_id_is_refused() -> None:
     desk = gateway([])
 
     async with GatewayClient(desk.broker) as client:
@@ -356,7 +354,7 @@ async def test_an_event_with_an_id_that_is_too_long_is_not_published() -> None:
     assert desk.broker.statistics().published[EVENTS.name] == 1
 
 
-async def test_a_foreign_event_with_an_id_that_is_too_long_is_a_dead_letter() -> None:
+async def test_foreign_long_id_event_is_dead_lettered() -> None:
     desk = gateway([])
     letters = await desk.broker.subscribe([DEAD_LETTERS], "operators")
     refused, kept = event(causation_id="c" * 900), event()
@@ -369,6 +367,6 @@ async def test_a_foreign_event_with_an_id_that_is_too_long_is_a_dead_letter() ->
     assert (letter.reason, "causation_id has 900 bytes" in letter.detail) == ("unrecordable", True)
 
 
-def test_the_name_of_a_client_has_at_most_256_bytes() -> None:
+def test_client_name_is_limited_to_256_bytes() -> None:
     with pytest.raises(ValueError, match="name has 257 bytes; allowed are up to 256"):
         GatewayClient(MemoryBroker(), name="n" * 257)

@@ -58,14 +58,14 @@ async def run(script: Script, workflow: str = "analysis") -> list[LLMInteraction
     return await attempts(desk, asked)
 
 
-def test_an_accepted_answer_is_the_object_and_its_own_text() -> None:
+def test_accepted_answer_gives_object_and_text() -> None:
     outcome = outcome_of([accepted()])
 
     assert (outcome.ok, outcome.json, outcome.json_text) == (True, VALUE, RAW.strip())
     assert (outcome.error, outcome.stage, outcome.is_complete) == (None, None, True)
 
 
-def test_the_numbers_of_the_object_are_exact() -> None:
+def test_object_numbers_are_exact() -> None:
     raw = '{"action":"buy","size":0.10000000000000000555,"id":90071992547409931}'
     value = {"action": "buy", "size": Decimal("0.10000000000000000555"), "id": 90071992547409931}
 
@@ -90,14 +90,14 @@ def test_the_numbers_of_the_object_are_exact() -> None:
     ],
     ids=["mended", "prose around", "sentinel", "coerced", "repeated key", "double-encoded"],
 )
-def test_an_object_that_was_not_taken_as_it_stood_is_spelled_again(raw: str, reading: dict[str, Any]) -> None:
+def test_mended_object_is_serialized_again(raw: str, reading: dict[str, Any]) -> None:
     outcome = outcome_of([accepted(raw, reading=ACCEPTED.model_copy(update=reading))])
 
     assert (outcome.ok, outcome.json) == (True, VALUE)
     assert outcome.json_text == '{"action":"buy","size":1.50}'
 
 
-def test_a_plain_text_that_was_asked_for_is_given_as_text() -> None:
+def test_plain_text_answer_is_returned() -> None:
     reading = ACCEPTED.model_copy(update={"transport": "text", "decode": "none"})
 
     outcome = outcome_of([accepted("The trend is up.", parsed_output={}, reading=reading)])
@@ -117,7 +117,7 @@ def test_plain_text_is_returned_without_thinking(raw: str, text: str) -> None:
     assert (outcome.ok, outcome.json_text) == (True, text)
 
 
-async def test_each_attempt_says_how_it_was_read_and_its_result() -> None:
+async def test_attempts_carry_trace_and_result() -> None:
     made = await run([not_connected(), "no json", '{"action":"buy","size":1.50}'])
 
     outcome = outcome_of(made)
@@ -138,7 +138,7 @@ async def test_each_attempt_says_how_it_was_read_and_its_result() -> None:
     assert [attempt.interaction_id for attempt in outcome.attempts] == [one.interaction_id for one in made]
 
 
-async def test_the_usage_is_the_sum_over_all_attempts_after_a_failure_too() -> None:
+async def test_usage_sums_all_attempts_after_failure() -> None:
     made = await run([timed_out(), "no json", '{"action":"hold","size":1}'])
 
     outcome = outcome_of(made)
@@ -151,7 +151,7 @@ async def test_the_usage_is_the_sum_over_all_attempts_after_a_failure_too() -> N
 
 
 @given(st.lists(st.integers(0, 2**53), min_size=1, max_size=5))
-def test_sums_are_exact_and_cover_every_class_of_tokens(counts: list[int]) -> None:
+def test_usage_sums_are_exact_and_complete(counts: list[int]) -> None:
     used: list[dict[str, Any]] = [dict.fromkeys(TotalUsage.__slots__, count) for count in counts]
 
     total = outcome_of([rejected(attempt_number=n, **one) for n, one in enumerate(used, start=1)]).usage
@@ -162,7 +162,7 @@ def test_sums_are_exact_and_cover_every_class_of_tokens(counts: list[int]) -> No
     )
 
 
-async def test_a_degraded_answer_is_not_ok() -> None:
+async def test_degraded_answer_is_not_ok() -> None:
     made = await run(["no json", "still no json"])
     assert made[-1].result.success
     assert made[-1].result.failure is not None
@@ -176,7 +176,7 @@ async def test_a_degraded_answer_is_not_ok() -> None:
     )
 
 
-def test_a_guessed_answer_is_not_ok() -> None:
+def test_guessed_answer_is_not_ok() -> None:
     guessed = accepted(reading=ACCEPTED.model_copy(update={"decode": "guess"}), actionable=False)
 
     outcome = outcome_of([guessed])
@@ -189,7 +189,7 @@ def test_a_guessed_answer_is_not_ok() -> None:
     )
 
 
-def test_an_answer_marked_as_not_actionable_is_not_ok() -> None:
+def test_unactionable_answer_is_not_ok() -> None:
     outcome = outcome_of([accepted(actionable=False)])
 
     assert not outcome.ok
@@ -197,7 +197,7 @@ def test_an_answer_marked_as_not_actionable_is_not_ok() -> None:
     assert outcome.error.description == "the answer is marked as not actionable"
 
 
-async def test_a_refusal_to_pay_has_a_reason_and_no_stage() -> None:
+async def test_budget_refusal_has_reason_without_stage() -> None:
     desk = gateway([])
     asked = asking().with_budget(max_output_tokens=200, max_cost_usd=0.0).build()
     await desk.runner.run(asked)
@@ -210,7 +210,7 @@ async def test_a_refusal_to_pay_has_a_reason_and_no_stage() -> None:
     assert outcome.attempts[0].trace is None
 
 
-def test_an_answer_of_another_model_is_a_failure_of_no_stage_of_reading() -> None:
+def test_wrong_model_failure_has_no_stage() -> None:
     wrong = FailureReason(category=FailureKind.WRONG_MODEL, description="served by another")
     made = rejected(Stage.DONE, failure=wrong)
 
@@ -220,7 +220,7 @@ def test_an_answer_of_another_model_is_a_failure_of_no_stage_of_reading() -> Non
     assert outcome.error == wrong.model_copy(update={"occurred_at": made.result.timestamp})
 
 
-def test_the_last_attempt_decides_whatever_the_order_and_however_often_given() -> None:
+def test_last_attempt_decides_in_any_order() -> None:
     first, second = rejected(attempt_number=1), accepted(attempt_number=2)
 
     outcome = outcome_of([second, first, first, second])
@@ -230,12 +230,12 @@ def test_the_last_attempt_decides_whatever_the_order_and_however_often_given() -
     assert outcome.usage.output_tokens == 40
 
 
-def test_a_missing_attempt_is_seen() -> None:
+def test_missing_attempt_makes_outcome_incomplete() -> None:
     assert outcome_of([rejected(attempt_number=1), accepted(attempt_number=2)]).is_complete
     assert not outcome_of([accepted(attempt_number=2)]).is_complete
 
 
-def test_attempts_at_different_envelopes_are_no_outcome() -> None:
+def test_attempts_at_different_envelopes_are_refused() -> None:
     asked_otherwise = envelope(envelope_id=ENVELOPE.envelope_id, output_policy=OutputPolicy(answers_read=1))
 
     with pytest.raises(ValueError, match=r"belong to 2 envelopes\. Pass the attempts at one envelope"):
@@ -244,12 +244,12 @@ def test_attempts_at_different_envelopes_are_no_outcome() -> None:
         outcome_of([accepted(), accepted(envelope=asked_otherwise)])
 
 
-def test_no_attempt_is_no_outcome() -> None:
+def test_outcome_without_attempts_is_refused() -> None:
     with pytest.raises(ValueError, match="There are no attempts"):
         outcome_of([])
 
 
-def test_a_call_without_an_answer_has_its_reason_and_what_was_heard() -> None:
+def test_unanswered_outcome_has_reason_and_usage() -> None:
     reason = FailureReason(category=FailureKind.UNDELIVERABLE, description="nobody answered")
 
     outcome = outcome_without_answer(NoDecision(reason=reason), [rejected()])
@@ -258,7 +258,7 @@ def test_a_call_without_an_answer_has_its_reason_and_what_was_heard() -> None:
     assert outcome.usage.output_tokens == 20
 
 
-def test_the_attempts_at_each_envelope_of_a_chain_are_counted_by_themselves() -> None:
+def test_chain_counts_attempts_per_envelope() -> None:
     other = envelope()
     first = outcome_of([rejected(), rejected(attempt_number=2)])
     second = outcome_of([accepted(envelope=other)])

@@ -29,7 +29,7 @@ class Restarting(MemoryBroker):
         await super().publish(topic, message)
 
 
-async def test_a_bus_that_is_away_for_a_moment_ends_no_call() -> None:
+async def test_brief_bus_outage_does_not_end_call() -> None:
     broker = Restarting()
     desk = gateway(lambda _request: GOOD, broker=broker)
 
@@ -40,7 +40,7 @@ async def test_a_bus_that_is_away_for_a_moment_ends_no_call() -> None:
     assert broker.refused == 2
 
 
-async def test_a_call_is_waited_for_until_its_deadline_and_a_little_longer() -> None:
+async def test_call_past_grace_period_ends_immediately() -> None:
     clock = SimClock(START)
     long_ago = asking().with_deadline(START - timedelta(seconds=ON_ITS_WAY_S)).build()
 

@@ -19,7 +19,7 @@ def limits(**changes: int) -> RecursionLimits:
     return LIMITS.model_copy(update=changes)
 
 
-async def test_a_question_that_is_not_split_is_one_call() -> None:
+async def test_unsplit_question_makes_single_call() -> None:
     ran = await tree(model({"root": says("Tuesday.", confidence=0.9)}))
 
     assert isinstance(ran.outcome, Concluded)
@@ -28,7 +28,7 @@ async def test_a_question_that_is_not_split_is_one_call() -> None:
     assert [frame.state for frame in ran.outcome.frames] == ["concluded"]
 
 
-async def test_the_parts_are_asked_and_their_findings_joined() -> None:
+async def test_parts_are_asked_and_findings_joined() -> None:
     ran = await tree(model({"root": says("so far", "a", "b"), "a": says("A is 3.", confidence=0.7)}))
 
     assert isinstance(ran.outcome, Concluded)
@@ -41,7 +41,7 @@ async def test_the_parts_are_asked_and_their_findings_joined() -> None:
     assert {path: frame.depth for path, frame in ran.frames.items()} == {"0": 0, "1": 1, "2": 1}
 
 
-async def test_a_frame_keeps_500_characters_of_a_conclusion_and_the_interaction_all_of_it() -> None:
+async def test_frame_truncates_conclusion_interaction_keeps_all() -> None:
     long = "x" * 700
     ran = await tree(model({"root": says("so far", "a"), "a": says(long)}))
 
@@ -50,7 +50,7 @@ async def test_a_frame_keeps_500_characters_of_a_conclusion_and_the_interaction_
     assert (await ran.interactions())[1].result.parsed_output["conclusion"] == long
 
 
-async def test_the_whole_conclusion_of_the_root_is_returned() -> None:
+async def test_root_conclusion_is_returned_in_full() -> None:
     ran = await tree(model({"root": says("x" * 700)}))
 
     assert isinstance(ran.outcome, Concluded)
@@ -58,7 +58,7 @@ async def test_the_whole_conclusion_of_the_root_is_returned() -> None:
     assert len(ran.frames["0"].conclusion) == KEPT_CHARS
 
 
-async def test_parts_go_by_priority_and_then_as_they_were_written_those_without_one_last() -> None:
+async def test_parts_run_by_priority_then_order() -> None:
     parts: list[dict[str, Any]] = [
         {"query": "none"},
         {"query": "two", "priority": 2},
@@ -72,7 +72,7 @@ async def test_parts_go_by_priority_and_then_as_they_were_written_those_without_
     assert [frame.priority for frame in ran.outcome.frames[1:]] == [1, 2, 2, None]
 
 
-async def test_sub_task_without_query_is_skipped_and_on_record() -> None:
+async def test_sub_task_without_query_is_skipped() -> None:
     ran = await tree(model({"root": says("so far", {"priority": 1}, "a", {"query": " "}, "b")}))
 
     assert isinstance(ran.outcome, Concluded)
@@ -80,14 +80,14 @@ async def test_sub_task_without_query_is_skipped_and_on_record() -> None:
     assert (ran.frames["0"].skipped, ran.frames["0"].stopped_by) == (2, "")
 
 
-async def test_sub_tasks_all_without_query_end_in_the_conclusion() -> None:
+async def test_sub_tasks_without_queries_end_in_conclusion() -> None:
     ran = await tree(model({"root": says("so far", {"priority": 1}, {"query": None})}))
 
     assert isinstance(ran.outcome, Concluded)
     assert (ran.asked, ran.outcome.conclusion, ran.frames["0"].skipped) == (["root"], "so far", 2)
 
 
-async def test_every_call_is_in_the_trace_and_names_what_caused_it() -> None:
+async def test_calls_are_traced_with_parent_and_cause() -> None:
     ran = await tree(model({"root": says("so far", "a"), "a": says("split too", "b")}))
 
     records = await ran.store.records.trace(TRACE)
@@ -101,14 +101,14 @@ async def test_every_call_is_in_the_trace_and_names_what_caused_it() -> None:
     assert {one.envelope.created_at for one in await ran.interactions()} == {root.created_at}
 
 
-async def test_equal_questions_are_equal_requests_wherever_they_stand() -> None:
+async def test_equal_questions_have_equal_request_hashes() -> None:
     ran = await tree(model({"root": says("so far", "a"), "a": says("split too", "b")}))
     alone = await tree(model({}), "b")
 
     assert ran.requests[2].envelope.request_hash == alone.requests[0].envelope.request_hash
 
 
-async def test_what_was_asked_before_in_the_tree_is_not_asked_again() -> None:
+async def test_repeated_question_is_not_asked_again() -> None:
     ran = await tree(model({"root": says("so far", "a", "b", "a"), "b": says("split too", "a", "c")}))
 
     assert ran.asked == ["root", "a", "b", "c", "[b]", "[root]"]
@@ -118,7 +118,7 @@ async def test_what_was_asked_before_in_the_tree_is_not_asked_again() -> None:
 
 
 @pytest.mark.parametrize("most", [2, 4, 6])
-async def test_a_replayed_tree_is_stopped_by_its_money_where_the_run_was(most: int) -> None:
+async def test_replayed_tree_stops_at_same_cost(most: int) -> None:
     script = always_continuing()
     one = await tree(script, limits=limits(max_depth=0))
     money = limits(max_cost_nusd=most * cost_bound(one.requests[0].envelope))
@@ -136,7 +136,7 @@ async def test_a_replayed_tree_is_stopped_by_its_money_where_the_run_was(most: i
     assert sum(frame.cost_nusd for frame in ran.outcome.frames) > 0
 
 
-async def test_a_question_that_leads_back_to_itself_costs_no_call() -> None:
+async def test_cyclic_question_is_not_asked() -> None:
     ran = await tree(model({"root": says("all I know", "root", " root ")}))
 
     assert ran.asked == ["root"]
@@ -146,7 +146,7 @@ async def test_a_question_that_leads_back_to_itself_costs_no_call() -> None:
     assert ran.frames["1"].repeat_of == "0"
 
 
-async def test_at_the_last_level_the_conclusion_is_taken_and_the_parts_are_counted() -> None:
+async def test_depth_limit_takes_conclusion_and_counts_parts() -> None:
     ran = await tree(always_continuing(), limits=limits(max_depth=1))
 
     assert {frame.depth for frame in ran.outcome.frames} == {0, 1}
@@ -154,7 +154,7 @@ async def test_at_the_last_level_the_conclusion_is_taken_and_the_parts_are_count
     assert (ran.frames["1"].conclusion, ran.frames["1"].skipped) == ("more to ask", 3)
 
 
-async def test_parts_beside_finalize_are_not_asked() -> None:
+async def test_parts_next_to_finalize_are_skipped() -> None:
     answer = says("done", "a", "b", next_action="finalize")
 
     ran = await tree(model({"root": answer}))
@@ -163,7 +163,7 @@ async def test_parts_beside_finalize_are_not_asked() -> None:
     assert ran.frames["0"].skipped == 2
 
 
-async def test_of_twenty_parts_the_first_five_are_asked_and_the_rest_is_counted() -> None:
+async def test_children_limit_counts_skipped_parts() -> None:
     answer = says("so far", *(f"part {n}" for n in range(20)))
 
     ran = await tree(model({"root": answer}))
@@ -172,7 +172,7 @@ async def test_of_twenty_parts_the_first_five_are_asked_and_the_rest_is_counted(
     assert (ran.frames["0"].stopped_by, ran.frames["0"].skipped) == ("children", 15)
 
 
-async def test_more_parts_than_the_form_has_are_asked_for_again() -> None:
+async def test_answer_with_excess_parts_is_asked_again() -> None:
     answer = says("so far", *(f"part {n}" for n in range(21)))
 
     ran = await tree(model({"root": answer}))
@@ -181,7 +181,7 @@ async def test_more_parts_than_the_form_has_are_asked_for_again() -> None:
     assert ran.outcome == Unfinished(TRACE, "unusable", ran.outcome.frames)
 
 
-async def test_a_thousand_parts_beyond_the_cap_are_a_truncated_answer() -> None:
+async def test_answer_beyond_output_cap_is_truncated() -> None:
     answer = says("so far", *(f"part {n}" for n in range(1_000)))
 
     ran = await tree(model({"root": answer}))
@@ -190,7 +190,7 @@ async def test_a_thousand_parts_beyond_the_cap_are_a_truncated_answer() -> None:
     assert (ran.frames["0"].state, ran.outcome.stopped_by) == ("failed", "truncated")
 
 
-async def test_a_part_whose_question_is_a_number_is_asked_for_again_and_then_fails() -> None:
+async def test_numeric_part_question_fails_after_second_ask() -> None:
     broken = says("so far", {"query": 1})
     ran = await tree(model({"root": says("so far", "a", "b"), "a": broken}))
 
@@ -205,7 +205,7 @@ async def test_a_part_whose_question_is_a_number_is_asked_for_again_and_then_fai
     }
 
 
-async def test_an_error_that_the_model_reports_keeps_its_conclusion_and_is_no_finding() -> None:
+async def test_model_error_is_not_a_finding() -> None:
     reported = says("half of it", error="the form is too small")
     ran = await tree(model({"root": says("so far", "a", "b"), "a": reported}))
 
@@ -214,7 +214,7 @@ async def test_an_error_that_the_model_reports_keeps_its_conclusion_and_is_no_fi
     assert ran.requests[-1].envelope.context["findings"][0]["conclusion"] is None
 
 
-async def test_without_any_finding_nothing_is_joined_and_no_conclusion_made_up() -> None:
+async def test_tree_without_findings_is_not_joined() -> None:
     def line(request: ModelRequest) -> Any:
         question = request.envelope.context["question"]
         return (
@@ -230,7 +230,7 @@ async def test_without_any_finding_nothing_is_joined_and_no_conclusion_made_up()
     assert [frame.state for frame in ran.outcome.frames] == ["unfinished", "failed", "failed"]
 
 
-async def test_a_repeated_part_whose_first_answer_failed_is_no_finding() -> None:
+async def test_repeat_of_failed_part_gives_no_finding() -> None:
     reported = says("half of it", error="no")
 
     ran = await tree(model({"root": says("so far", "a", "a"), "a": reported}))
@@ -239,7 +239,7 @@ async def test_a_repeated_part_whose_first_answer_failed_is_no_finding() -> None
     assert (ran.frames["2"].state, ran.frames["2"].conclusion) == ("repeated", "")
 
 
-async def test_a_join_cannot_go_on() -> None:
+async def test_join_cannot_continue_the_tree() -> None:
     joined = says("the end", "more", next_action="continue", needs_more_info=True)
 
     def line(request: ModelRequest) -> Any:
@@ -256,7 +256,7 @@ async def test_a_join_cannot_go_on() -> None:
     assert not validate({"conclusion": "x"}, JOIN_SCHEMA)
 
 
-async def test_a_join_that_fails_leaves_its_frame_unfinished_with_the_findings_beside_it() -> None:
+async def test_failed_join_leaves_frame_unfinished() -> None:
     def line(request: ModelRequest) -> Any:
         if request.envelope.prompt_version == "join.1":
             return "no JSON"
@@ -279,7 +279,7 @@ async def test_a_join_that_fails_leaves_its_frame_unfinished_with_the_findings_b
                     "No further part")),
     ],
 )  # fmt: skip
-def test_the_instructions_have_each_rule_and_tell_the_form_nowhere(name: str, rules: tuple[str, ...]) -> None:
+def test_instructions_have_all_rules_without_schema(name: str, rules: tuple[str, ...]) -> None:
     text = INSTRUCTIONS[name]
 
     assert [rule for rule in rules if rule not in text] == []

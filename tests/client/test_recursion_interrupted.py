@@ -55,7 +55,7 @@ class Interrupting(TypedAnswers):
         return await self._gateway.ask_structured(envelope, check=check)
 
 
-async def test_a_part_that_was_called_is_not_stopped_by_a_limit_where_its_frame_is_not_on_record() -> None:
+async def test_recorded_part_without_frame_ignores_limit() -> None:
     script = model({"root": says("so far", "a"), "a": says("so far", "b")})
     most = LIMITS.model_copy(update={"max_calls": 5})
     first = await tree(script, limits=most)
@@ -69,7 +69,7 @@ async def test_a_part_that_was_called_is_not_stopped_by_a_limit_where_its_frame_
     assert again.outcome == first.outcome
 
 
-async def test_a_part_that_repeats_an_interrupted_one_has_its_answer_in_the_same_go() -> None:
+async def test_repeat_of_interrupted_part_is_answered_together() -> None:
     def line(request: ModelRequest) -> Any:
         context = request.envelope.context
         if request.envelope.prompt_version == "join.1":
@@ -95,7 +95,7 @@ async def test_a_part_that_repeats_an_interrupted_one_has_its_answer_in_the_same
     assert {frame.state for frame in ran.outcome.frames} == {"concluded", "repeated"}
 
 
-async def test_calls_that_fell_back_count_once_when_a_tree_goes_on() -> None:
+async def test_fallback_calls_count_once_after_resume() -> None:
     def line(request: ModelRequest) -> Any:
         context = request.envelope.context
         if request.envelope.prompt_version == "join.1":
@@ -128,9 +128,7 @@ async def test_calls_that_fell_back_count_once_when_a_tree_goes_on() -> None:
     assert sum(frame.calls for frame in ended.frames) == 7
 
 
-async def test_a_call_that_was_broken_off_before_it_fell_back_falls_back_and_its_first_model_is_not_paid_again() -> (
-    None
-):
+async def test_interrupted_call_falls_back_without_repeating_model() -> None:
     def line(request: ModelRequest) -> Any:
         asked.append(request.envelope.model)
         is_first = request.envelope.model == "scripted-1"
@@ -157,7 +155,7 @@ async def test_a_call_that_was_broken_off_before_it_fell_back_falls_back_and_its
     assert asked == ["scripted-prompted-1"]
 
 
-async def test_a_call_that_went_on_under_another_deadline_is_found_with_all_that_it_took() -> None:
+async def test_call_resumed_under_new_deadline_is_found() -> None:
     def until(minutes: int) -> Callable[[], EnvelopeBuilder]:
         return lambda: asking().with_deadline(START + timedelta(minutes=minutes))
 
@@ -178,7 +176,7 @@ async def test_a_call_that_went_on_under_another_deadline_is_found_with_all_that
     assert (again.outcome, again.requests) == (went_on.outcome, [])
 
 
-async def test_a_call_whose_answer_is_lost_ends_its_frame_and_is_not_paid_again() -> None:
+async def test_lost_answer_fails_frame_without_repayment() -> None:
     store = MemoryInteractionStore()
 
     async def gone_on(clock: SimClock, earlier: EarlierCalls) -> RecursionOutcome:

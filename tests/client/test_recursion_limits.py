@@ -20,7 +20,7 @@ def limits(**changes: int) -> RecursionLimits:
     return LIMITS.model_copy(update=changes)
 
 
-async def test_a_model_that_always_continues_is_stopped_by_depth_and_children() -> None:
+async def test_depth_and_children_limits_stop_recursion() -> None:
     ran = await tree(always_continuing())
 
     assert (len(ran.outcome.frames), len(ran.requests)) == (13, 17)
@@ -28,7 +28,7 @@ async def test_a_model_that_always_continues_is_stopped_by_depth_and_children() 
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 8, 16])
-async def test_a_model_that_always_continues_is_stopped_by_the_calls(most: int) -> None:
+async def test_call_limit_stops_recursion(most: int) -> None:
     ran = await tree(always_continuing(), limits=limits(max_calls=most))
 
     assert most - 1 <= len(ran.requests) <= most
@@ -37,7 +37,7 @@ async def test_a_model_that_always_continues_is_stopped_by_the_calls(most: int) 
 
 
 @pytest.mark.parametrize("most_musd", [30, 60, 100])
-async def test_a_model_that_always_continues_is_stopped_by_the_money_before_a_call_is_refused(
+async def test_cost_limit_stops_recursion_without_refusals(
     most_musd: int,
 ) -> None:
     ran = await tree(always_continuing(), limits=limits(max_cost_nusd=most_musd * 10**6))
@@ -50,7 +50,7 @@ async def test_a_model_that_always_continues_is_stopped_by_the_money_before_a_ca
 
 
 @pytest.mark.parametrize("ceiling", [{"max_cost_nusd": 45_000_000}, {"max_calls": 2}])
-async def test_what_the_shares_do_not_stop_the_ledger_refuses(ceiling: dict[str, int]) -> None:
+async def test_unbounded_shares_stay_within_ceilings(ceiling: dict[str, int]) -> None:
     def line(request: ModelRequest) -> Any:
         return says("so far", "a", "b") if request.envelope.context["question"] == "root" else "no JSON"
 
@@ -74,7 +74,7 @@ async def test_what_the_shares_do_not_stop_the_ledger_refuses(ceiling: dict[str,
     ),
     bounded=st.booleans(),
 )
-async def test_no_answer_gets_past_any_limit(most: RecursionLimits, bounded: bool) -> None:  # noqa: FBT001
+async def test_answers_never_exceed_any_limit(most: RecursionLimits, bounded: bool) -> None:  # noqa: FBT001
     ran = await tree(always_continuing(4), limits=most, bounded=bounded)
 
     children: dict[str, int] = {}
@@ -87,7 +87,7 @@ async def test_no_answer_gets_past_any_limit(most: RecursionLimits, bounded: boo
     assert all(frame.state != "open" for frame in ran.outcome.frames)
 
 
-async def test_the_limits_hold_on_the_ledger_of_a_server_too(redis_url: str) -> None:
+async def test_limits_hold_on_redis_ledger(redis_url: str) -> None:
     async with on_redis(redis_url) as opens:
         by_calls = await tree(always_continuing(), limits=limits(max_calls=8), ledger=await opens())
         by_money = await tree(
@@ -100,9 +100,7 @@ async def test_the_limits_hold_on_the_ledger_of_a_server_too(redis_url: str) -> 
     assert statistics.refused > 0
 
 
-async def test_every_envelope_carries_the_ceilings_of_the_tree_and_what_is_left_of_the_share_of_its_frame() -> (
-    None
-):
+async def test_envelope_carries_tree_ceilings_and_share() -> None:
     ran = await tree(model({"root": says("so far", "a", "b")}), limits=limits(max_cost_nusd=200_000_000))
 
     budgets = [request.envelope.budget for request in ran.requests]
@@ -133,7 +131,7 @@ def dear(request: ModelRequest, text: str) -> ModelResponse:
     return ModelResponse(text=text, stop_reason="end_turn", usage=usage, model=request.envelope.model)
 
 
-async def test_a_part_that_uses_all_of_its_share_leaves_the_join_what_it_may_cost() -> None:
+async def test_exhausted_part_leaves_cost_of_join() -> None:
     parts = [f"{number} {'q' * 490}" for number in range(20)]
 
     def line(request: ModelRequest) -> Any:
@@ -153,7 +151,7 @@ async def test_a_part_that_uses_all_of_its_share_leaves_the_join_what_it_may_cos
 
 
 @pytest.mark.parametrize("most_musd", [100, 200, 300, 400])
-async def test_a_frame_and_all_below_it_cost_no_more_than_its_share(most_musd: int) -> None:
+async def test_frame_subtree_stays_within_share(most_musd: int) -> None:
     def line(request: ModelRequest) -> Any:
         question = request.envelope.context["question"]
         is_asked_again = request.envelope.prompt_version == JOIN and request.answer == 1
@@ -176,7 +174,7 @@ async def test_a_frame_and_all_below_it_cost_no_more_than_its_share(most_musd: i
     assert {id_: cost for id_, cost in used.items() if cost > shares[id_]} == {}
 
 
-async def test_a_priority_that_no_record_can_hold_keeps_its_place_and_is_not_on_record() -> None:
+async def test_unrecordable_priority_keeps_order_but_is_omitted() -> None:
     ran = await tree(
         model({"root": says("so far", {"query": "last", "priority": 10**30}, {"query": "a", "priority": 2})})
     )

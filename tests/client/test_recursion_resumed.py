@@ -34,7 +34,7 @@ from tests.worker.running import running
 
 
 @pytest.mark.parametrize("most", [20, 3])
-async def test_a_tree_that_is_finished_is_not_asked_again(most: int) -> None:
+async def test_finished_tree_is_not_asked_again(most: int) -> None:
     script = model({"root": says("so far", "a", "b")})
     first = await tree(script, limits=LIMITS.model_copy(update={"max_calls": most}))
     lines = len([entry async for entry in first.store.scan()])
@@ -46,7 +46,7 @@ async def test_a_tree_that_is_finished_is_not_asked_again(most: int) -> None:
     assert len([entry async for entry in first.store.scan()]) == lines
 
 
-async def test_a_trace_has_one_tree() -> None:
+async def test_second_tree_in_trace_is_refused() -> None:
     first = await tree(model({}))
 
     with pytest.RaisesGroup(
@@ -55,7 +55,7 @@ async def test_a_trace_has_one_tree() -> None:
         await tree(model({}), "another", store=first.store)
 
 
-async def test_an_empty_question_is_refused_before_anything_is_sent() -> None:
+async def test_empty_question_is_refused_before_sending() -> None:
     store = MemoryInteractionStore()
 
     with pytest.RaisesGroup(ValueError):
@@ -82,7 +82,7 @@ def told(zone_answer: str = "In UTC, 3.") -> Any:
     return line
 
 
-async def test_a_frame_that_asks_the_user_waits_while_its_siblings_go_on() -> None:
+async def test_waiting_frame_does_not_block_siblings() -> None:
     ran = await tree(told())
 
     assert isinstance(ran.outcome, Paused)
@@ -91,7 +91,7 @@ async def test_a_frame_that_asks_the_user_waits_while_its_siblings_go_on() -> No
     assert [frame.state for frame in ran.outcome.frames] == ["open", "waiting", "concluded"]
 
 
-async def test_a_paused_tree_goes_on_in_the_same_trace_with_the_answer() -> None:
+async def test_paused_tree_resumes_in_same_trace() -> None:
     paused = await tree(told())
 
     ran = await tree(told(), store=paused.store, answers={"1": "UTC"})
@@ -108,7 +108,7 @@ async def test_a_paused_tree_goes_on_in_the_same_trace_with_the_answer() -> None
 
 
 @pytest.mark.parametrize("seen", ["nothing", "the root", "all"])
-async def test_a_paused_tree_resumed_before_its_events_are_read_back_concludes(seen: str) -> None:
+async def test_resume_before_events_are_read_concludes(seen: str) -> None:
     desk = gateway(ScriptedProvider(told()))
 
     async def lagging(trace_id: str) -> list[Record]:
@@ -148,7 +148,7 @@ class RecordsOnly(TypedAnswers):
 
 
 @pytest.mark.parametrize(("later", "is_kept"), [(19, True), (20, False)])
-async def test_a_recursion_keeps_a_limited_number_of_events(
+async def test_recursion_keeps_limited_number_of_events(
     later: int, monkeypatch: pytest.MonkeyPatch, *, is_kept: bool
 ) -> None:
     monkeypatch.setattr("agentic_trading.client.recursion.REMEMBERED_EVENTS", 20)
@@ -165,7 +165,7 @@ async def test_a_recursion_keeps_a_limited_number_of_events(
         await recursion.resume(TRACE)
 
 
-async def test_a_pause_without_an_answer_stays_one_and_asks_nothing() -> None:
+async def test_resume_without_answers_stays_paused() -> None:
     paused = await tree(told())
 
     ran = await tree(told(), store=paused.store, answers={})
@@ -174,7 +174,7 @@ async def test_a_pause_without_an_answer_stays_one_and_asks_nothing() -> None:
 
 
 @pytest.mark.parametrize("answers", [{"2": "x"}, {"7": "x"}, {"1": " "}])
-async def test_an_answer_that_nothing_asks_for_is_refused_and_not_on_record(answers: dict[str, str]) -> None:
+async def test_unrequested_answer_is_refused_and_not_recorded(answers: dict[str, str]) -> None:
     paused = await tree(told())
     lines = len([entry async for entry in paused.store.scan()])
 
@@ -184,7 +184,7 @@ async def test_an_answer_that_nothing_asks_for_is_refused_and_not_on_record(answ
     assert len([entry async for entry in paused.store.scan()]) == lines
 
 
-async def test_a_waiting_frame_that_is_not_on_record_is_named_by_its_id() -> None:
+async def test_unrecorded_waiting_frame_is_named_by_id() -> None:
     paused = await tree(told())
     cut = MemoryInteractionStore()
     async for entry in paused.store.scan():
@@ -201,12 +201,12 @@ async def test_a_waiting_frame_that_is_not_on_record_is_named_by_its_id() -> Non
         await tree(told(), store=cut, answers={"2": "x"})
 
 
-async def test_only_a_trace_with_a_tree_can_be_gone_on_with() -> None:
+async def test_resume_of_unknown_trace_is_refused() -> None:
     with pytest.RaisesGroup(ResumeError):
         await tree(told(), answers={})
 
 
-async def test_more_questions_to_the_user_than_allowed_leave_the_frame_unfinished() -> None:
+async def test_excess_user_questions_leave_frame_unfinished() -> None:
     ran = await tree(lambda _request: asks_user())
     for _ in range(3):
         assert isinstance(ran.outcome, Paused)
@@ -216,7 +216,7 @@ async def test_more_questions_to_the_user_than_allowed_leave_the_frame_unfinishe
     assert len(await ran.interactions()) == 4
 
 
-async def test_a_part_that_repeats_a_waiting_one_waits_with_it() -> None:
+async def test_repeat_of_waiting_part_waits_too() -> None:
     def line(request: ModelRequest) -> Any:
         context = request.envelope.context
         if context["question"] == "root":
@@ -231,7 +231,7 @@ async def test_a_part_that_repeats_a_waiting_one_waits_with_it() -> None:
     assert isinstance(ran.outcome, Concluded)
 
 
-async def test_a_call_that_is_not_delivered_closes_nothing_and_the_tree_goes_on_later() -> None:
+async def test_undelivered_call_leaves_tree_resumable() -> None:
     desk = gateway(model({}))
     async with GatewayClient(desk.broker, reply_timeout_s=0.01) as client:
         recursion = Recursion(client, desk.store.records.trace, LIMITS, asking)
@@ -245,7 +245,7 @@ async def test_a_call_that_is_not_delivered_closes_nothing_and_the_tree_goes_on_
     assert isinstance(ran.outcome, Concluded)
 
 
-async def test_two_processes_that_go_on_with_one_tree_pay_it_once() -> None:
+async def test_concurrent_recursions_pay_for_tree_once() -> None:
     answering = model({"root": says("so far", "a", "b", "c")})
 
     def line(request: ModelRequest) -> Any:
@@ -276,7 +276,7 @@ async def test_two_processes_that_go_on_with_one_tree_pay_it_once() -> None:
 
 
 @pytest.mark.parametrize("skipped", [0, 11])
-async def test_a_call_that_fell_back_on_another_model_is_found_again(skipped: int) -> None:
+async def test_fallback_call_is_found_on_resume(skipped: int) -> None:
     same = Alternative(LLMProvider.SCRIPTED, "scripted-1")
     other = Alternative(LLMProvider.SCRIPTED, "scripted-prompted-1")
     retries = RetryPolicy(max_retries=0)

@@ -41,7 +41,7 @@ async def asked(
         yield client, broker, task
 
 
-async def test_two_clients_of_one_name_do_not_share_replies() -> None:
+async def test_same_name_clients_do_not_share_answers() -> None:
     provider = ScriptedProvider(lambda request: f'{{"action":"buy","size":{request.envelope.context["n"]}}}')
     desk = gateway(provider)
 
@@ -61,7 +61,7 @@ async def test_two_clients_of_one_name_do_not_share_replies() -> None:
     assert one.address != other.address
 
 
-async def test_what_two_clients_ask_as_the_same_envelope_is_run_once_and_answered_to_both() -> None:
+async def test_shared_envelope_runs_once_for_both_clients() -> None:
     provider = ScriptedProvider([GOOD])
     desk = gateway(provider)
     envelope = asking().build()
@@ -75,7 +75,7 @@ async def test_what_two_clients_ask_as_the_same_envelope_is_run_once_and_answere
     assert len(provider.requests) == 1
 
 
-async def test_a_client_that_is_gone_loses_nothing_the_next_one_gets_the_answer_that_was_kept() -> None:
+async def test_kept_answer_reaches_next_client() -> None:
     provider = ScriptedProvider([GOOD])
     desk = gateway(provider)
     envelope = asking().build()
@@ -92,9 +92,7 @@ async def test_a_client_that_is_gone_loses_nothing_the_next_one_gets_the_answer_
     assert len(provider.requests) == 1
 
 
-async def test_what_is_submitted_asks_for_no_reply_and_an_asked_envelope_is_answered_at_the_address_alone() -> (
-    None
-):
+async def test_only_asked_envelope_is_replied_to() -> None:
     desk = gateway(["no json", GOOD, GOOD])
 
     async with running(desk) as client:
@@ -107,7 +105,7 @@ async def test_what_is_submitted_asks_for_no_reply_and_an_asked_envelope_is_answ
 
 
 @pytest.mark.parametrize("signer", [SIGNER, ANOTHER_KEY, OTHER], ids=["old key", "new key", "other"])
-async def test_a_reply_is_signed_with_the_key_of_who_asked(signer: Signer) -> None:
+async def test_reply_is_signed_with_client_key(signer: Signer) -> None:
     desk = proving()
 
     async with (
@@ -127,7 +125,7 @@ async def test_a_reply_is_signed_with_the_key_of_who_asked(signer: Signer) -> No
     "forger", [None, OTHER, ANOTHER_KEY, Signer("desk-b", b"k" * 32)],
     ids=["unsigned", "another principal", "another key", "another name"],
 )  # fmt: skip
-async def test_a_reply_that_is_not_signed_as_the_envelope_was_is_ignored_and_counted(
+async def test_wrongly_signed_reply_is_ignored_and_counted(
     forger: Signer | None,
 ) -> None:
     envelope = asking().build()
@@ -145,7 +143,7 @@ async def test_a_reply_that_is_not_signed_as_the_envelope_was_is_ignored_and_cou
     assert client.ignored_replies == {"signature": 2}
 
 
-async def test_a_reply_that_was_signed_for_another_address_is_ignored() -> None:
+async def test_reply_signed_for_other_address_is_ignored() -> None:
     envelope = asking().build()
     real = interaction(envelope=envelope)
 
@@ -158,7 +156,7 @@ async def test_a_reply_that_was_signed_for_another_address_is_ignored() -> None:
     assert client.ignored_replies == {"signature": 1}
 
 
-async def test_a_reply_to_no_call_of_the_client_or_of_another_kind_is_ignored_and_counted() -> None:
+async def test_unexpected_reply_is_ignored_and_counted() -> None:
     envelope = asking().build()
     other = envelope.model_copy(update={"instructions": "Advise otherwise."})  # under the same id
     real = interaction(envelope=envelope)
@@ -179,7 +177,7 @@ async def test_a_reply_to_no_call_of_the_client_or_of_another_kind_is_ignored_an
     assert client.ignored_replies == {"unexpected": 4, "kind": 1}
 
 
-async def test_an_envelope_that_names_a_foreign_address_does_not_answer_the_call_there() -> None:
+async def test_reply_forced_by_other_principal_is_ignored() -> None:
     """Another principal sends what it can read of a call, and asks for the replies at that call's address."""
     desk = proving()
     envelope = asking().build()
@@ -200,7 +198,7 @@ async def test_an_envelope_that_names_a_foreign_address_does_not_answer_the_call
     assert victim.ignored_replies == {"signature": 1}
 
 
-async def test_an_address_that_was_changed_on_the_way_is_no_valid_message() -> None:
+async def test_changed_reply_address_invalidates_signature() -> None:
     desk = proving()
     envelope = asking().build()
     signed = SIGNER.sign(envelope_message(envelope, reply_to="mine"))

@@ -150,14 +150,14 @@ def test_should_ask_user_property() -> None:
     assert parse_llm_response(answer()).should_ask_user is False
 
 
-def test_empty_response() -> None:
+def test_empty_response_is_invalid() -> None:
     parsed = parse_llm_response("")
 
     assert_says_nothing(parsed, "")
     assert parsed.error == "invalid_json"
 
 
-def test_a_field_that_was_left_out_is_not_made_up() -> None:
+def test_omitted_field_is_not_invented() -> None:
     parsed = parse_llm_response(answer())
 
     assert parsed == StructuredResponse(
@@ -176,7 +176,7 @@ def test_a_field_that_was_left_out_is_not_made_up() -> None:
     ],
     ids=["python", "prose around", "bare key and comment"],
 )
-def test_a_slip_with_one_meaning_is_repaired(raw: str) -> None:
+def test_unambiguous_slip_is_repaired(raw: str) -> None:
     parsed = parse_llm_response(raw)
 
     assert (parsed.is_valid, parsed.conclusion, parsed.needs_more_info) == (True, "The trend is up.", False)
@@ -203,7 +203,7 @@ def test_a_slip_with_one_meaning_is_repaired(raw: str) -> None:
     ],
     ids=range(14),
 )
-def test_a_text_without_one_meaning_says_nothing(raw: str) -> None:
+def test_ambiguous_text_is_rejected(raw: str) -> None:
     parsed = parse_llm_response(raw)
 
     assert_says_nothing(parsed, raw)
@@ -237,7 +237,7 @@ WRONG: Mapping[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_an_answer_that_breaks_the_form_says_nothing_and_reports_where(what: str) -> None:
+def test_invalid_field_is_rejected_with_path(what: str) -> None:
     raw, path = WRONG[what]
 
     parsed = parse_llm_response(raw)
@@ -254,7 +254,7 @@ def test_every_broken_rule_is_named() -> None:
     assert all(rule.path in str(parsed.error) for rule in parsed.violations)
 
 
-def test_an_error_that_the_model_reports_makes_its_conclusion_one_to_show_and_not_to_use() -> None:
+def test_reported_error_makes_conclusion_display_only() -> None:
     raw = answer(
         error="I cannot keep this form.", next_action="ask_user", confidence=0.2, sub_tasks=[{"query": "x"}]
     )
@@ -267,7 +267,7 @@ def test_an_error_that_the_model_reports_makes_its_conclusion_one_to_show_and_no
     assert (extract_conclusion(raw), parsed.sub_tasks) == ("", [])
 
 
-def test_a_reported_error_without_a_conclusion_is_a_broken_rule() -> None:
+def test_reported_error_without_conclusion_is_violation() -> None:
     raw = '{"error": "I cannot keep this form."}'
 
     parsed = parse_llm_response(raw)
@@ -276,45 +276,45 @@ def test_a_reported_error_without_a_conclusion_is_a_broken_rule() -> None:
     assert parsed.error == "$.conclusion: is required and missing"
 
 
-def test_an_error_that_says_nothing_is_none() -> None:
+def test_empty_error_is_ignored() -> None:
     parsed = parse_llm_response(answer(error=""))
 
     assert (parsed.is_valid, parsed.error) == (True, None)
 
 
-def test_a_property_that_the_form_does_not_know_changes_nothing() -> None:
+def test_unknown_property_is_ignored() -> None:
     parsed = parse_llm_response(answer(mood="calm"))
 
     assert parsed.conclusion == "The trend is up."
     assert "mood" in parsed.raw_response
 
 
-def test_a_conclusion_is_taken_from_a_valid_answer_only() -> None:
+def test_only_valid_answer_yields_conclusion() -> None:
     assert extract_conclusion(answer()) == "The trend is up."
     assert extract_conclusion("Buy everything.") == ""
     assert extract_conclusion(answer(confidence=1.2)) == ""
 
 
-def test_sub_tasks_are_taken_from_a_valid_answer_only() -> None:
+def test_only_valid_answer_yields_sub_tasks() -> None:
     assert extract_sub_tasks(json.dumps(FULL)) == FULL["sub_tasks"]
     assert extract_sub_tasks(answer()) == []
     assert extract_sub_tasks(answer(sub_tasks=FULL["sub_tasks"], confidence=1.2)) == []
 
 
 @pytest.mark.parametrize("broken", [{}, {"priority": 1}, {"query": None}, {"query": " \n"}], ids=str)
-def test_sub_task_without_query_is_skipped_and_counted(broken: dict[str, Any]) -> None:
+def test_sub_task_without_query_is_counted(broken: dict[str, Any]) -> None:
     parsed = parse_llm_response(answer(sub_tasks=[broken, {"query": "x"}], next_action="continue"))
 
     assert (parsed.sub_tasks, parsed.without_query, parsed.should_continue) == ([{"query": "x"}], 1, True)
 
 
-def test_sub_tasks_all_without_query_leave_the_conclusion() -> None:
+def test_sub_tasks_without_queries_leave_conclusion() -> None:
     parsed = parse_llm_response(answer(sub_tasks=[{}, {"query": ""}], next_action="continue"))
 
     assert (parsed.is_valid, parsed.should_continue, parsed.without_query) == (True, False, 2)
 
 
-def test_sub_tasks_are_ordered_by_priority_and_those_without_one_come_last() -> None:
+def test_sub_tasks_are_ordered_by_priority() -> None:
     tasks = [
         {"query": "a"},
         {"query": "b", "priority": 2},
@@ -330,13 +330,13 @@ def test_sub_tasks_are_ordered_by_priority_and_those_without_one_come_last() -> 
 
 
 @pytest.mark.parametrize("fields", [{}, FULL, {"error": "no"}, {"confidence": 7}, {"conclusion": 1}])
-def test_an_object_that_was_decoded_says_the_same_as_its_text(fields: dict[str, Any]) -> None:
+def test_decoded_object_parses_like_text(fields: dict[str, Any]) -> None:
     raw = answer(**fields)
 
     assert StructuredResponse.of(json.loads(raw), raw) == parse_llm_response(raw)
 
 
-def test_what_structure_saves_is_logged_as_an_estimate_and_without_the_text() -> None:
+def test_saved_tokens_are_logged_without_text() -> None:
     raw = json.dumps(FULL)
 
     with structlog.testing.capture_logs() as logs:

@@ -16,7 +16,7 @@ def answering(structured: list[str], text: str) -> Any:
     return lambda request: text if request.transport == "text" else next(lines)
 
 
-async def test_the_same_question_is_asked_both_ways_of_the_same_model_under_the_same_cap() -> None:
+async def test_both_forms_share_model_and_cap() -> None:
     provider = ScriptedProvider(answering([says("3.")], "First … then … so it is 3." * 4))
     desk = gateway(provider)
 
@@ -33,7 +33,7 @@ async def test_the_same_question_is_asked_both_ways_of_the_same_model_under_the_
     assert str(savings).endswith(f"{savings.share:+.1%} saved")
 
 
-async def test_answers_that_are_asked_for_again_and_failures_count_against_structure() -> None:
+async def test_retries_and_failures_reduce_savings() -> None:
     desk = gateway(answering(["no JSON at all"] * 2, "3."))
 
     async with running(desk) as client:
@@ -46,7 +46,7 @@ async def test_answers_that_are_asked_for_again_and_failures_count_against_struc
     assert savings.share < 0
 
 
-async def test_without_any_text_there_is_no_share() -> None:
+async def test_savings_without_text_have_no_share() -> None:
     def broken(_request: ModelRequest) -> str:
         return ""
 

@@ -64,14 +64,14 @@ def is_no_thread_left() -> bool:
     return not gateway_threads()
 
 
-def test_both_gateways_are_contexts_of_one_type() -> None:
+def test_both_gateways_share_context_type() -> None:
     local = local_gateway(ScriptedProvider([]), budget_usd=BUDGET_USD)
     remote = remote_gateway(PlatformConfig(bus=BusConfig(url="redis://127.0.0.1:1")))
 
     assert type(local) is type(remote) is GatewayContext
 
 
-def test_every_method_blocks_until_its_result() -> None:
+def test_sync_methods_block_until_result() -> None:
     store, note = MemoryInteractionStore(), event("note")
     with local_gateway(
         ScriptedProvider(lambda _r: "{}"), budget_usd=BUDGET_USD, store=store
@@ -93,7 +93,7 @@ async def records(store: MemoryInteractionStore) -> list[object]:
     return [entry.record async for entry in store.scan()]
 
 
-def test_a_script_asks_and_closes() -> None:
+def test_with_block_asks_and_closes() -> None:
     provider = Waiting()
     with local_gateway(provider, budget_usd=BUDGET_USD).sync() as gateway:
         answer = gateway.decide("Add 1 and 2.", output=Sum, model=MODEL)
@@ -103,7 +103,7 @@ def test_a_script_asks_and_closes() -> None:
     assert is_no_thread_left()
 
 
-def test_without_a_with_block_close_ends_it() -> None:
+def test_close_ends_gateway_without_with_block() -> None:
     provider = Waiting()
     gateway = local_gateway(provider, budget_usd=BUDGET_USD).sync()
 
@@ -117,7 +117,7 @@ def test_without_a_with_block_close_ends_it() -> None:
         gateway.decide("Add.", output=Sum, model=MODEL)
 
 
-def test_threads_share_one_gateway() -> None:
+def test_threads_share_the_gateway() -> None:
     with (
         local_gateway(Waiting(), budget_usd=BUDGET_USD).sync() as gateway,
         ThreadPoolExecutor(4) as threads,
@@ -127,7 +127,7 @@ def test_threads_share_one_gateway() -> None:
     assert all(one.result() for one in answers)
 
 
-def test_errors_of_opening_come_out(tmp_path: Path) -> None:
+def test_opening_errors_are_raised(tmp_path: Path) -> None:
     store = MemoryInteractionStore()
 
     with pytest.raises(ValueError, match="both folder and store"):
@@ -137,14 +137,14 @@ def test_errors_of_opening_come_out(tmp_path: Path) -> None:
     assert is_no_thread_left()
 
 
-def test_errors_of_a_call_come_out_and_the_gateway_goes_on() -> None:
+def test_call_errors_leave_gateway_usable() -> None:
     with local_gateway(Waiting(), budget_usd=BUDGET_USD).sync() as gateway:
         with pytest.raises(EnvelopeValidationError, match="has no provider"):
             gateway.decide("Add.", output=Sum, model="x")
         assert gateway.decide("Add.", output=Sum, model=MODEL)
 
 
-def test_an_error_of_the_block_comes_out_after_closing() -> None:
+def test_block_error_is_raised_after_closing() -> None:
     provider = Waiting()
 
     with pytest.raises(LookupError, match="mine"), local_gateway(provider, budget_usd=BUDGET_USD).sync():
@@ -154,7 +154,7 @@ def test_an_error_of_the_block_comes_out_after_closing() -> None:
     assert is_no_thread_left()
 
 
-def test_a_context_is_opened_once() -> None:
+def test_context_opens_only_once() -> None:
     context = local_gateway(Waiting(), budget_usd=BUDGET_USD)
     context.sync().close()
 
@@ -162,7 +162,7 @@ def test_a_context_is_opened_once() -> None:
         context.sync()
 
 
-def test_closing_finishes_the_calls_in_flight() -> None:
+def test_close_finishes_calls_in_flight() -> None:
     started = threading.Event()
     gateway = None
 
@@ -194,7 +194,7 @@ def interrupt() -> "asyncio.Future[None]":
     return asyncio.get_running_loop().create_future()
 
 
-def test_ctrl_c_cancels_the_call_and_closes_in_order() -> None:
+def test_ctrl_c_cancels_call_and_closes() -> None:
     store, provider = MemoryInteractionStore(), Waiting(interrupt)
 
     with (
@@ -210,7 +210,7 @@ def test_ctrl_c_cancels_the_call_and_closes_in_order() -> None:
     assert attempt.result.cost_nusd > 0
 
 
-def test_after_a_caught_ctrl_c_other_calls_are_answered() -> None:
+def test_gateway_works_after_caught_ctrl_c() -> None:
     provider = Waiting(interrupt)
     gateway = local_gateway(provider, budget_usd=BUDGET_USD).sync()
 
@@ -228,7 +228,7 @@ def test_after_a_caught_ctrl_c_other_calls_are_answered() -> None:
     assert is_no_thread_left()
 
 
-def test_a_gateway_that_breaks_says_why() -> None:
+def test_broken_gateway_raises_the_cause() -> None:
     class BreakingContext:
         async def __aenter__(self) -> object:
             raise BusError("the bus is gone")

@@ -127,7 +127,7 @@ def feed_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FeedOf]:
 
 
 @pytest.mark.parametrize("promise", PROMISES)
-async def test_every_adapter_keeps(feed_of: FeedOf, promise: Callable[[FeedOf], Awaitable[None]]) -> None:
+async def test_bar_feed_keeps_promise(feed_of: FeedOf, promise: Callable[[FeedOf], Awaitable[None]]) -> None:
     await promise(feed_of)
 
 
@@ -201,7 +201,7 @@ def filling(bars: Sequence[Bar]) -> BarFeed:
         (refuses_another_timeframe, unchecked),
     ],
 )
-async def test_a_feed_that_breaks_a_promise_is_found_out(
+async def test_broken_bar_feed_is_detected(
     promise: Callable[[FeedOf], Awaitable[None]], broken: FeedOf
 ) -> None:
     with pytest.raises(AssertionError):

@@ -64,7 +64,7 @@ def opens(request: pytest.FixtureRequest) -> Callable[[], Bus]:
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_an_adapter_keeps_the_promise(opens: Callable[[], Bus], promise: Promise) -> None:
+async def test_broker_adapter_keeps_promise(opens: Callable[[], Bus], promise: Promise) -> None:
     bus = opens()
     async with aclosing(bus.broker):
         await promise(await bus.ready())
@@ -350,15 +350,15 @@ FOUND = (AssertionError, TimeoutError, ExceptionGroup, MessageTooLargeError, pyt
 
 
 @pytest.mark.parametrize(("opens", "promise"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
-async def test_a_broken_adapter_is_found(opens: Callable[[], Broker], promise: Promise) -> None:
+async def test_broken_broker_is_detected(opens: Callable[[], Broker], promise: Promise) -> None:
     with pytest.raises(FOUND):
         await promise(Bus(opens(), patience_s=0.05))
 
 
-async def test_the_broken_adapters_are_whole_but_for_one_thing() -> None:
+async def test_base_of_broken_brokers_keeps_promises() -> None:
     for promise in PROMISES:
         await promise(Bus(Whole(), patience_s=2.0))
 
 
-def test_there_is_a_broken_adapter_for_each_promise() -> None:
+def test_each_promise_has_broken_broker() -> None:
     assert {promise for _, promise in BROKEN} == set(PROMISES)

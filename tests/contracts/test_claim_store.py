@@ -16,7 +16,7 @@ from tests.redis_server import namespace
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_the_claims_in_memory_keep_the_promise(promise: Promise) -> None:
+async def test_memory_claim_store_keeps_promise(promise: Promise) -> None:
     async def opens() -> MemoryClaimStore:
         store = MemoryClaimStore()
         await store.begin()
@@ -26,7 +26,7 @@ async def test_the_claims_in_memory_keep_the_promise(promise: Promise) -> None:
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_the_claims_on_a_server_keep_the_promise(promise: Promise, redis_url: str) -> None:
+async def test_redis_claim_store_keeps_promise(promise: Promise, redis_url: str) -> None:
     async with AsyncExitStack() as opened:
 
         async def opens() -> RedisClaimStore:
@@ -123,7 +123,7 @@ class WakesOne(MemoryClaimStore):
         (WakesOne, promises.all_who_wait_for_a_key_go_on_when_it_is_free),
     ],
 )
-async def test_the_suite_finds_a_store_that_breaks_the_promise(
+async def test_broken_claim_store_is_detected(
     broken: type[MemoryClaimStore], promise: Promise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(promises, "PATIENCE_S", 0.05)
@@ -135,7 +135,7 @@ async def test_the_suite_finds_a_store_that_breaks_the_promise(
         await promise(opens)
 
 
-async def test_only_the_newest_finished_keys_are_remembered() -> None:
+async def test_only_newest_finished_keys_are_remembered() -> None:
     store = MemoryClaimStore(remember=2)
     for name in ("a", "b", "c"):
         await store.finish(await promises.taken(store, ClaimKey("acme", name)), bytes)
@@ -144,7 +144,7 @@ async def test_only_the_newest_finished_keys_are_remembered() -> None:
     assert await store.claim(ClaimKey("acme", "c"), "one") == Finished()
 
 
-async def test_only_the_newest_frozen_answers_are_remembered() -> None:
+async def test_only_newest_frozen_answers_are_remembered() -> None:
     store = MemoryClaimStore(remember=2)
     for name in ("a", "b", "c"):
         await store.freeze(ClaimKey("acme", name), name.encode(), 60.0)

@@ -21,20 +21,20 @@ each_promise = pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: 
 
 
 @each_promise
-async def test_the_board_in_memory_keeps_the_promise(promise: Promise) -> None:
+async def test_memory_control_store_keeps_promise(promise: Promise) -> None:
     board = MemoryControlStore()
     async with opening(lambda: board) as opens:
         await promise(opens)
 
 
 @each_promise
-async def test_the_board_in_a_folder_keeps_the_promise(promise: Promise, tmp_path: Path) -> None:
+async def test_file_control_store_keeps_promise(promise: Promise, tmp_path: Path) -> None:
     async with opening(lambda: FileControlStore(tmp_path / "not" / "there")) as opens:
         await promise(opens)
 
 
 @each_promise
-async def test_the_board_on_a_server_keeps_the_promise(promise: Promise, redis_url: str) -> None:
+async def test_redis_control_store_keeps_promise(promise: Promise, redis_url: str) -> None:
     name = namespace()
     async with opening(lambda: RedisControlStore(redis_url, namespace=name)) as opens:
         await promise(opens)
@@ -154,7 +154,7 @@ BROKEN: tuple[tuple[type[Whole], Promise], ...] = (
 
 
 @pytest.mark.parametrize(("broken", "promise"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
-async def test_a_broken_board_is_found(broken: type[Whole], promise: Promise) -> None:
+async def test_broken_control_store_is_detected(broken: type[Whole], promise: Promise) -> None:
     place: Place = {}
     async with opening(lambda: broken(place)) as opens:
         with pytest.raises((AssertionError, ValueError)):
@@ -162,11 +162,11 @@ async def test_a_broken_board_is_found(broken: type[Whole], promise: Promise) ->
 
 
 @each_promise
-async def test_the_broken_boards_are_whole_but_for_one_thing(promise: Promise) -> None:
+async def test_base_of_broken_stores_keeps_promises(promise: Promise) -> None:
     place: Place = {}
     async with opening(lambda: Whole(place)) as opens:
         await promise(opens)
 
 
-def test_there_is_a_broken_board_for_each_promise() -> None:
+def test_each_promise_has_broken_control_store() -> None:
     assert [promise for _, promise in BROKEN] == list(PROMISES)

@@ -178,12 +178,12 @@ PROMISES: list[Promise] = [
 
 @pytest.mark.parametrize("make", ADAPTERS.values(), ids=ADAPTERS)
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_an_exchange_keeps_its_promise(promise: Promise, make: MakeExchange) -> None:
+async def test_exchange_keeps_promise(promise: Promise, make: MakeExchange) -> None:
     await promise(make())
 
 
 @pytest.mark.parametrize("make", ADAPTERS.values(), ids=ADAPTERS)
-async def test_the_same_orders_and_bars_give_the_same_reports(make: MakeExchange) -> None:
+async def test_equal_sessions_give_equal_reports(make: MakeExchange) -> None:
     assert await session(make()) == await session(make())
 
 
@@ -248,7 +248,7 @@ class HaltingExchange(PaperExchange):
         (HaltingExchange, an_order_lives_on_while_no_bar_comes),
     ],
 )
-async def test_the_suite_sees_a_broken_exchange(broken: type[PaperExchange], promise: Promise) -> None:
+async def test_broken_exchange_is_detected(broken: type[PaperExchange], promise: Promise) -> None:
     exchange = broken(listed(BTC), cash=Decimal(10_000), costs=CHEAP)
 
     with pytest.raises((AssertionError, ValueError, pytest.fail.Exception)):

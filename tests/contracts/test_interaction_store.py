@@ -75,7 +75,9 @@ def jsonl_relaxed(folder: Path) -> Subject:
 @pytest.mark.parametrize(
     "adapter", [memory, jsonl_group, jsonl_relaxed], ids=lambda adapter: adapter.__name__
 )
-async def test_a_store(adapter: Callable[[Path], Subject], promise: Promise, tmp_path: Path) -> None:
+async def test_interaction_store_keeps_promise(
+    adapter: Callable[[Path], Subject], promise: Promise, tmp_path: Path
+) -> None:
     subject = adapter(tmp_path)
     async with aclosing(subject.store):
         await promise(subject)
@@ -295,7 +297,7 @@ class NeverCloses(MemoryInteractionStore):
         (NeverCloses, promises.takes_nothing_once_it_is_closed),
     ],
 )
-async def test_a_store_that_breaks_a_promise_is_found_out(
+async def test_broken_interaction_store_is_detected(
     broken: type[MemoryInteractionStore | JsonFileInteractionStore], promise: Promise, tmp_path: Path
 ) -> None:
     path = tmp_path / "log.jsonl"

@@ -40,7 +40,7 @@ ADAPTERS: dict[str, Adapter] = {
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 @pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS.keys())
-async def test_an_adapter_keeps_the_promise(
+async def test_ledger_adapter_keeps_promise(
     adapter: Adapter, promise: Promise, request: pytest.FixtureRequest
 ) -> None:
     async with asyncio.timeout(PATIENCE_S), adapter(request) as opens:
@@ -48,16 +48,16 @@ async def test_an_adapter_keeps_the_promise(
 
 
 @pytest.mark.parametrize(("broken", "promise"), FOUND_OUT, ids=lambda value: getattr(value, "__name__", ""))
-async def test_a_broken_adapter_is_found(broken: type[Whole], promise: Promise) -> None:
+async def test_broken_ledger_is_detected(broken: type[Whole], promise: Promise) -> None:
     with pytest.raises(FOUND):
         async with asyncio.timeout(0.2):
             await promise(opening(broken))
 
 
-async def test_the_broken_adapters_are_whole_but_for_one_thing() -> None:
+async def test_base_of_broken_ledgers_keeps_promises() -> None:
     for promise in PROMISES:
         await promise(opening(Whole))
 
 
-def test_there_is_a_broken_adapter_for_each_promise() -> None:
+def test_each_promise_has_broken_ledger() -> None:
     assert {promise for _, promise in FOUND_OUT} == set(PROMISES)

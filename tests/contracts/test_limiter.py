@@ -44,23 +44,23 @@ def opening(broken: type[Whole]) -> Opens:
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_the_memory_limiter_keeps_the_promise(promise: Promise) -> None:
+async def test_memory_limiter_keeps_promise(promise: Promise) -> None:
     async with asyncio.timeout(PATIENCE_S):
         await promise(opening(Whole))
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_the_redis_limiter_keeps_the_promise(redis_url: str, promise: Promise) -> None:
+async def test_redis_limiter_keeps_promise(redis_url: str, promise: Promise) -> None:
     async with asyncio.timeout(PATIENCE_S), on_redis(redis_url) as opens:
         await promise(opens)
 
 
 @pytest.mark.parametrize(("broken", "promise"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
-async def test_a_broken_adapter_is_found(broken: type[Whole], promise: Promise) -> None:
+async def test_broken_limiter_is_detected(broken: type[Whole], promise: Promise) -> None:
     with pytest.raises(FOUND):
         async with asyncio.timeout(1):
             await promise(opening(broken))
 
 
-def test_there_is_a_broken_adapter_for_each_promise() -> None:
+def test_each_promise_has_broken_limiter() -> None:
     assert {promise for _, promise in BROKEN} == set(PROMISES)

@@ -126,7 +126,7 @@ PROMISES: list[Promise] = [
 
 @pytest.mark.parametrize("parser", ADAPTERS, ids=lambda parser: parser.name)
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-def test_a_parser_keeps_its_promise(promise: Promise, parser: OutputParser) -> None:
+def test_output_parser_keeps_promise(promise: Promise, parser: OutputParser) -> None:
     promise(parser)
 
 
@@ -226,10 +226,10 @@ BROKEN: list[tuple[Promise, OutputParser]] = [
 
 
 @pytest.mark.parametrize(("promise", "parser"), BROKEN, ids=lambda part: getattr(part, "__name__", ""))
-def test_the_suite_finds_a_broken_parser(promise: Promise, parser: OutputParser) -> None:
+def test_broken_output_parser_is_detected(promise: Promise, parser: OutputParser) -> None:
     with pytest.raises((AssertionError, UnicodeError)):
         promise(parser)
 
 
-def test_every_promise_has_a_parser_that_breaks_it() -> None:
+def test_each_promise_has_broken_parser() -> None:
     assert [promise for promise, _ in BROKEN] == PROMISES

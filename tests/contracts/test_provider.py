@@ -131,7 +131,7 @@ PROMISES: list[Promise] = [
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_a_provider_keeps_its_promise(promise: Promise, adapter: str) -> None:
+async def test_provider_keeps_promise(promise: Promise, adapter: str) -> None:
     await promise(ADAPTERS[adapter]())
 
 
@@ -214,10 +214,10 @@ BROKEN: list[tuple[Promise, type[Broken]]] = [
 
 
 @pytest.mark.parametrize(("promise", "provider"), BROKEN, ids=lambda part: part.__name__)
-async def test_the_suite_finds_a_broken_provider(promise: Promise, provider: type[Broken]) -> None:
+async def test_broken_provider_is_detected(promise: Promise, provider: type[Broken]) -> None:
     with pytest.raises((AssertionError, AttributeError, KeyError)):
         await promise(provider())
 
 
-def test_every_promise_has_a_provider_that_breaks_it() -> None:
+def test_each_promise_has_broken_provider() -> None:
     assert [promise for promise, _ in BROKEN] == PROMISES

@@ -29,7 +29,7 @@ def at(hour: int) -> dict[str, Any]:
     return {"stored_at": datetime(2026, 1, 2 + hour // 24, hour % 24, tzinfo=UTC)}
 
 
-async def test_a_record_is_found_by_its_id(source: Source) -> None:
+async def test_record_is_found_by_id(source: Source) -> None:
     answered, told = interaction(), event()
 
     async with source([event(), answered, told, interaction()]) as records:
@@ -39,7 +39,7 @@ async def test_a_record_is_found_by_its_id(source: Source) -> None:
         assert await records.find("") is None
 
 
-async def test_a_trace_is_given_whole_and_in_order(source: Source) -> None:
+async def test_trace_is_complete_and_ordered(source: Source) -> None:
     chain: list[Record] = [
         event(trace_id="a"),
         interaction(trace_id="a"),
@@ -54,7 +54,7 @@ async def test_a_trace_is_given_whole_and_in_order(source: Source) -> None:
         assert await records.trace("c") == []
 
 
-async def test_attempts_at_an_envelope_come_oldest_first(source: Source) -> None:
+async def test_envelope_attempts_come_oldest_first(source: Source) -> None:
     asked = interaction().envelope
     attempts = [interaction(envelope=asked, attempt_number=number) for number in (1, 2)]
 
@@ -63,7 +63,7 @@ async def test_attempts_at_an_envelope_come_oldest_first(source: Source) -> None
         assert await records.by_envelope("") == []
 
 
-async def test_attempts_at_a_request_are_told_apart_by_occurrence(source: Source) -> None:
+async def test_request_attempts_are_separated_by_occurrence(source: Source) -> None:
     first = interaction(occurrence=0)
     again = interaction(occurrence=1)
     retried = interaction(envelope=first.envelope, attempt_number=2)
@@ -77,7 +77,7 @@ async def test_attempts_at_a_request_are_told_apart_by_occurrence(source: Source
         assert await records.by_request(key, 2) == []
 
 
-async def test_spend_is_summed_by_the_keys_asked_for_in_their_order(source: Source) -> None:
+async def test_spend_is_summed_by_requested_keys(source: Source) -> None:
     log: list[Record] = [
         interaction(agent_id="b", cost_nusd=5, input_tokens=1, output_tokens=2, **at(0)),
         interaction(agent_id="a", cost_nusd=7, input_tokens=10, output_tokens=20, success=False, **at(23)),
@@ -127,7 +127,7 @@ async def test_spend_counts_cached_tokens_as_input(source: Source) -> None:
         ("provider", "rules"),
     ],
 )
-async def test_spend_knows_every_key(source: Source, key: Any, value: str) -> None:
+async def test_spend_supports_every_key(source: Source, key: Any, value: str) -> None:
     attempt = interaction(
         workflow="execution",
         tenant_id="fund",
@@ -141,7 +141,7 @@ async def test_spend_knows_every_key(source: Source, key: Any, value: str) -> No
         assert [spend.key for spend in await records.spend(key)] == [(value,)]
 
 
-async def test_a_key_that_there_is_not_is_refused_with_those_there_are(source: Source) -> None:
+async def test_unknown_spend_key_is_refused(source: Source) -> None:
     key: Any = "agent; DROP TABLE records"
 
     async with source([interaction()]) as records:
@@ -151,7 +151,7 @@ async def test_a_key_that_there_is_not_is_refused_with_those_there_are(source: S
             await records.spend(key)
 
 
-async def test_the_traces_that_went_on_last_come_first(source: Source) -> None:
+async def test_recently_active_traces_come_first(source: Source) -> None:
     log: list[Record] = [
         event(trace_id="a", time=at(1)["stored_at"]),
         interaction(trace_id="b", subject="ETHUSDT", cost_nusd=3, **at(2)),
@@ -172,7 +172,7 @@ async def test_the_traces_that_went_on_last_come_first(source: Source) -> None:
         assert await records.traces(limit=1, with_calls=True) == [b]
 
 
-async def test_answers_grow_with_the_log(tmp_path: Path) -> None:
+async def test_file_records_follow_the_log(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     first, second = interaction(trace_id="a"), interaction(trace_id="a")
 
@@ -183,7 +183,7 @@ async def test_answers_grow_with_the_log(tmp_path: Path) -> None:
         assert await reader.trace("a") == await store.records.trace("a") == [first, second]
 
 
-async def test_answers_in_memory_grow_with_the_log() -> None:
+async def test_memory_records_follow_the_log() -> None:
     store = MemoryInteractionStore()
     await store.store(interaction(cost_nusd=1))
     assert [spend.cost_nusd for spend in await store.records.spend()] == [1]
@@ -193,13 +193,13 @@ async def test_answers_in_memory_grow_with_the_log() -> None:
     assert [spend.cost_nusd for spend in await store.records.spend()] == [3]
 
 
-async def test_an_empty_log_has_no_answers(source: Source) -> None:
+async def test_log_of_events_has_no_spend(source: Source) -> None:
     async with source([event()]) as records:
         assert await records.spend() == []
         assert await records.spend("agent") == []
 
 
-async def test_ids_are_found_by_their_first_characters(source: Source) -> None:
+async def test_ids_are_found_by_prefix(source: Source) -> None:
     asked = interaction(envelope=envelope(envelope_id="prefix-b", trace_id="trace-1"))
     told = event(id="prefix-a", trace_id="trace-2")
 

@@ -35,7 +35,7 @@ from tests.contracts.tenant_promises import (
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 @pytest.mark.parametrize("opens", OPENINGS, ids=lambda opening: opening.__name__)
-async def test_a_tenant(opens: Opens, promise: Promise, tmp_path: Path) -> None:
+async def test_tenant_records_keep_promise(opens: Opens, promise: Promise, tmp_path: Path) -> None:
     await promise(opens, tmp_path)
 
 
@@ -182,7 +182,7 @@ class HidesFromThePlatform(MemoryRecords):
         (HidesFromThePlatform, promises.shows_everything_to_who_names_no_tenant),
     ],
 )
-async def test_answers_that_leak_are_found_out(
+async def test_leaking_records_are_detected(
     broken: type[MemoryRecords], promise: Promise, tmp_path: Path
 ) -> None:
     @asynccontextmanager
@@ -245,13 +245,13 @@ async def check_that_nothing_leaks(opens: Opens, log: Sequence[Record], folder: 
 
 
 @given(logs)
-def test_nothing_leaks_from_a_log_in_memory(log: list[Record]) -> None:
+def test_memory_log_leaks_no_tenant_record(log: list[Record]) -> None:
     asyncio.run(check_that_nothing_leaks(memory, log, Path()))
 
 
 @given(logs)
 @settings(max_examples=25)
-def test_nothing_leaks_from_a_log_in_a_file(log: list[Record]) -> None:
+def test_file_log_leaks_no_tenant_record(log: list[Record]) -> None:
     with TemporaryDirectory() as folder:
         asyncio.run(check_that_nothing_leaks(live_relaxed, log, Path(folder)))
 
@@ -281,6 +281,6 @@ async def check_that_no_store_leaks(log: Sequence[Record], folder: Path) -> None
 
 @given(logs)
 @settings(max_examples=15)
-def test_nothing_leaks_from_a_store(log: list[Record]) -> None:
+def test_store_leaks_no_tenant_record(log: list[Record]) -> None:
     with TemporaryDirectory() as folder:
         asyncio.run(check_that_no_store_leaks(log, Path(folder)))

@@ -21,20 +21,20 @@ each_promise = pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: 
 
 
 @each_promise
-async def test_the_board_in_memory_keeps_the_promise(promise: Promise) -> None:
+async def test_memory_status_feed_keeps_promise(promise: Promise) -> None:
     board = MemoryStatusFeed()
     async with opening(lambda: board) as opens:
         await promise(opens)
 
 
 @each_promise
-async def test_the_board_in_a_folder_keeps_the_promise(promise: Promise, tmp_path: Path) -> None:
+async def test_file_status_feed_keeps_promise(promise: Promise, tmp_path: Path) -> None:
     async with opening(lambda: FileStatusFeed(tmp_path)) as opens:
         await promise(opens)
 
 
 @each_promise
-async def test_the_board_on_a_server_keeps_the_promise(promise: Promise, redis_url: str) -> None:
+async def test_redis_status_feed_keeps_promise(promise: Promise, redis_url: str) -> None:
     name = namespace()
     async with opening(lambda: RedisStatusFeed(redis_url, namespace=name)) as opens:
         await promise(opens)
@@ -135,7 +135,7 @@ BROKEN: tuple[tuple[type[Whole], Promise], ...] = (
 
 
 @pytest.mark.parametrize(("broken", "promise"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
-async def test_a_broken_board_is_found(broken: type[Whole], promise: Promise) -> None:
+async def test_broken_status_feed_is_detected(broken: type[Whole], promise: Promise) -> None:
     place: Place = {}
     async with opening(lambda: broken(place)) as opens:
         with pytest.raises(AssertionError):
@@ -143,13 +143,13 @@ async def test_a_broken_board_is_found(broken: type[Whole], promise: Promise) ->
 
 
 @each_promise
-async def test_the_broken_boards_are_whole_but_for_one_thing(promise: Promise) -> None:
+async def test_base_of_broken_feeds_keeps_promises(promise: Promise) -> None:
     place: Place = {}
     async with opening(lambda: Whole(place)) as opens:
         await promise(opens)
 
 
-def test_there_is_a_broken_board_for_each_promise() -> None:
+def test_each_promise_has_broken_status_feed() -> None:
     assert [promise for _, promise in BROKEN] == list(PROMISES)
 
 
@@ -157,7 +157,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-async def test_a_folder_that_is_not_there_is_told_nothing(tmp_path: Path) -> None:
+async def test_missing_folder_is_not_created(tmp_path: Path) -> None:
     board = FileStatusFeed(tmp_path / "gone")
 
     await board.publish(told())
@@ -166,7 +166,7 @@ async def test_a_folder_that_is_not_there_is_told_nothing(tmp_path: Path) -> Non
     assert names_in(tmp_path) == []
 
 
-async def test_what_cannot_be_told_in_a_folder_is_not_told(tmp_path: Path) -> None:
+async def test_publish_to_file_path_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("where a folder was", encoding="utf-8")
     board = FileStatusFeed(tmp_path / "file")
 
@@ -175,7 +175,7 @@ async def test_what_cannot_be_told_in_a_folder_is_not_told(tmp_path: Path) -> No
     assert await board.read("acme") == []
 
 
-async def test_a_file_that_is_no_status_is_not_one(tmp_path: Path) -> None:
+async def test_invalid_status_file_is_ignored(tmp_path: Path) -> None:
     board = FileStatusFeed(tmp_path)
     await board.publish(told("w-1"))
     (tmp_path / "budget-acme@w-2.json").write_text("{", encoding="utf-8")
@@ -185,7 +185,7 @@ async def test_a_file_that_is_no_status_is_not_one(tmp_path: Path) -> None:
     assert not [name for name in names_in(tmp_path) if name.endswith(".new")]
 
 
-async def test_a_server_that_is_away_is_told_nothing_and_tells_nothing() -> None:
+async def test_unreachable_server_ignores_publish_and_read() -> None:
     board = await asyncio.to_thread(RedisStatusFeed, "redis://127.0.0.1:1/0")
 
     await board.publish(told())
@@ -202,7 +202,7 @@ async def on_server(url: str) -> AsyncIterator[RedisStatusFeed]:
     await board.aclose()
 
 
-async def test_what_is_no_status_on_a_server_is_not_one(redis_url: str) -> None:
+async def test_invalid_server_status_is_ignored(redis_url: str) -> None:
     async with on_server(redis_url) as board:
         await board.publish(told("w-1"))
         await board.publish(told("w-2"))
@@ -214,7 +214,7 @@ async def test_what_is_no_status_on_a_server_is_not_one(redis_url: str) -> None:
             assert 0 < await board._redis.pttl(key) <= 60_000
 
 
-async def test_a_worker_that_has_told_nothing_for_a_minute_is_left_out_and_then_forgotten(
+async def test_silent_worker_is_omitted_then_forgotten(
     redis_url: str,
 ) -> None:
     async with on_server(redis_url) as board:
@@ -232,7 +232,7 @@ async def test_a_worker_that_has_told_nothing_for_a_minute_is_left_out_and_then_
         assert await board._redis.zcard(moments) == 2
 
 
-async def test_tenant_without_a_status_for_forty_days_is_forgotten(redis_url: str) -> None:
+async def test_tenant_is_forgotten_after_forty_days(redis_url: str) -> None:
     async with on_server(redis_url) as board:
         for tenant in ("acme", "zenith"):
             await board.publish(told(tenant=tenant))
@@ -244,7 +244,7 @@ async def test_tenant_without_a_status_for_forty_days_is_forgotten(redis_url: st
         assert await board.tenants() == ["zenith"]
 
 
-async def test_tenants_of_a_server_that_is_away_are_none() -> None:
+async def test_unreachable_server_has_no_tenants() -> None:
     board = await asyncio.to_thread(RedisStatusFeed, "redis://127.0.0.1:1/0")
 
     assert await board.tenants() == []

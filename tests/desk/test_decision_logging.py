@@ -41,7 +41,7 @@ def objects(lines: list[bytes]) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in lines]
 
 
-async def test_a_call_is_a_line_with_what_was_asked_and_what_came_back() -> None:
+async def test_logged_call_has_request_and_answer() -> None:
     asked = envelope(subject="BTCUSDT", as_of=NOW, workflow="analysis", causation_id="t-1")
     answer = interaction(envelope=asked, parsed_output={"size": 1.50}, attempt_number=2)
     log = DecisionLoggingGateway(Answering(answer))
@@ -67,7 +67,7 @@ async def test_a_call_is_a_line_with_what_was_asked_and_what_came_back() -> None
     ]
 
 
-async def test_a_number_of_an_answer_keeps_its_digits() -> None:
+async def test_answer_number_keeps_digits() -> None:
     asked = envelope(subject="BTCUSDT")
     answer = interaction(envelope=asked, result=result(parsed_output={"size": 1, "price": 27000.1}))
     log = DecisionLoggingGateway(Answering(answer))
@@ -77,7 +77,7 @@ async def test_a_number_of_an_answer_keeps_its_digits() -> None:
     assert b'"answer":{"size":1,"price":27000.1}' in log.close()[0]
 
 
-async def test_a_missing_decision_is_a_line_with_its_reason_and_no_answer() -> None:
+async def test_missing_decision_logs_reason_without_answer() -> None:
     log = DecisionLoggingGateway(Answering(NoDecision(reason=REFUSED)))
 
     await log.ask(envelope(subject="BTCUSDT"))
@@ -86,7 +86,7 @@ async def test_a_missing_decision_is_a_line_with_its_reason_and_no_answer() -> N
     assert (line["verdict"], line["answer"], line["attempts"], line["as_of"]) == ("refusal", {}, 0, None)
 
 
-async def test_no_line_knows_of_real_time_cost_or_latency() -> None:
+async def test_lines_omit_wall_time_cost_latency() -> None:
     asked = envelope(subject="BTCUSDT", as_of=NOW, created_at=NOW + timedelta(days=99))
     one = interaction(envelope=asked, latency_ms=1.0, cost_nusd=7, stored_at=NOW + timedelta(days=77))
     other = interaction(envelope=asked, latency_ms=2.0, cost_nusd=8)
@@ -101,7 +101,7 @@ async def test_no_line_knows_of_real_time_cost_or_latency() -> None:
     assert written[0] == written[1]
 
 
-async def test_what_was_skipped_is_recorded_and_leaves_no_line() -> None:
+async def test_skipped_event_recorded_but_not_logged() -> None:
     gateway = Answering()
     log = DecisionLoggingGateway(gateway)
     skipped, fact = sample("analysis.skipped"), sample("analysis.triggered")
@@ -113,7 +113,7 @@ async def test_what_was_skipped_is_recorded_and_leaves_no_line() -> None:
     assert [line["kind"] for line in objects(log.close())] == ["analysis.triggered"]
 
 
-async def test_what_was_taken_is_forgotten() -> None:
+async def test_close_clears_logged_lines() -> None:
     log = DecisionLoggingGateway(Answering())
     await log.record(event())
 
@@ -122,7 +122,7 @@ async def test_what_was_taken_is_forgotten() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["BTC", "ETH", "SOL"]), st.integers(0, 5)), max_size=12))
-async def test_the_order_of_answers_moves_no_line(calls: list[tuple[str, int]]) -> None:
+async def test_answer_order_does_not_affect_lines(calls: list[tuple[str, int]]) -> None:
     by_subject: dict[str, list[LLMEnvelope]] = {}
     for place, (subject, turns) in enumerate(calls):
         asked = envelope(
@@ -162,5 +162,5 @@ FAILED = {"success": False, "failure": REFUSED, "actionable": False, "validation
         (interaction(success=True, validation_passed=False), "degraded"),
     ],
 )
-def test_a_verdict_is_one_word(answer: GatewayReply, verdict: str) -> None:
+def test_each_reply_maps_to_verdict(answer: GatewayReply, verdict: str) -> None:
     assert verdict_of(answer) == verdict

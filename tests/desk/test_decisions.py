@@ -9,7 +9,7 @@ from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.llm.errors import StoreError
 
 
-async def test_lines_are_in_the_file_and_in_the_digest(tmp_path: Path) -> None:
+async def test_appended_lines_reach_file_and_digest(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path / "decisions.jsonl")
 
     await log.open()
@@ -22,7 +22,7 @@ async def test_lines_are_in_the_file_and_in_the_digest(tmp_path: Path) -> None:
     assert log.digest == sha256(written).hexdigest()
 
 
-async def test_a_log_is_started_anew(tmp_path: Path) -> None:
+async def test_open_truncates_existing_log(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
     path.write_bytes(b"of another run\n")
     log = DecisionLog(path)
@@ -33,7 +33,7 @@ async def test_a_log_is_started_anew(tmp_path: Path) -> None:
     assert log.digest == sha256(b"").hexdigest()
 
 
-async def test_a_log_that_cannot_be_opened_or_added_to_is_named(tmp_path: Path) -> None:
+async def test_unwritable_log_error_names_path(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path / "decisions.jsonl")
     log.path.mkdir()
 

@@ -25,31 +25,31 @@ def learned(*seen: tuple[str, str]) -> Instrument:
     ("value", "step"),
     [("27972.87", "0.01"), ("27972.87000000", "0.01"), ("0.06993", "0.00001"), ("28000", "1"), ("0", "1")],
 )
-def test_a_step_is_that_of_the_last_digit_that_is_not_zero(value: str, step: str) -> None:
+def test_step_is_last_nonzero_digit(value: str, step: str) -> None:
     assert step_of(Decimal(value)) == Decimal(step)
 
 
-def test_no_step_is_finer_than_a_price_may_be() -> None:
+def test_step_has_twelve_decimals_at_most() -> None:
     assert step_of(Decimal("0.30000000000000004")) == Decimal("1e-12")
 
 
-def test_a_grid_is_the_finest_that_was_seen() -> None:
+def test_grid_refines_with_finer_values() -> None:
     instrument = learned(("28000", "12"), ("28000.5", "0.125"), ("28001.25", "3"))
 
     assert (instrument.tick_size, instrument.lot_size) == (Decimal("0.01"), Decimal("0.0001"))
     assert instrument.min_quantity == instrument.lot_size
 
 
-def test_a_lot_is_worth_little_even_where_volumes_are_given_in_whole_coins() -> None:
+def test_lot_worth_capped_for_integer_volumes() -> None:
     assert learned(("28000.01", "1975")).lot_size == Decimal("0.0001")
     assert learned(("0.06993", "790191004.00000")).lot_size == 1
 
 
-def test_a_cheap_coin_has_a_fine_tick() -> None:
+def test_cheap_coin_has_fine_tick() -> None:
     assert learned(("0.06993", "790191004")).tick_size == Decimal("0.00001")
 
 
-def test_only_the_symbols_of_the_session_are_known() -> None:
+def test_instruments_reject_unlisted_symbols() -> None:
     instruments = Instruments(["BTCUSDT", "ETHUSDT"])
 
     assert (list(instruments), len(instruments)) == (["BTCUSDT", "ETHUSDT"], 2)
@@ -60,7 +60,7 @@ def test_only_the_symbols_of_the_session_are_known() -> None:
 @pytest.mark.parametrize(
     ("sample", "tick", "lot"), [("btcusdt-5m", "0.01", "0.00001"), ("ethusdt-5m", "0.01", "0.0001")]
 )
-def test_a_few_bars_of_a_sample_show_its_grid(sample: str, tick: str, lot: str) -> None:
+def test_twelve_bars_reveal_sample_grid(sample: str, tick: str, lot: str) -> None:
     instruments = Instruments(["X"])
     for bar in load_sample(sample)[:12]:
         instruments.see("X", [bar.open, bar.high, bar.low, bar.close], bar.volume)
@@ -69,7 +69,7 @@ def test_a_few_bars_of_a_sample_show_its_grid(sample: str, tick: str, lot: str) 
 
 
 @given(st.lists(st.tuples(prices, volumes), min_size=1, max_size=8))
-def test_what_was_on_the_grid_stays_on_it(seen: list[tuple[Decimal, Decimal]]) -> None:
+def test_earlier_values_stay_on_grid(seen: list[tuple[Decimal, Decimal]]) -> None:
     instruments, before = Instruments(["X"]), []
     for price, volume in seen:
         instruments.see("X", [price], volume)
@@ -81,7 +81,7 @@ def test_what_was_on_the_grid_stays_on_it(seen: list[tuple[Decimal, Decimal]]) -
 
 
 @given(st.lists(st.tuples(prices, volumes), min_size=1, max_size=8))
-def test_a_grid_is_the_finest_step_of_all_that_was_seen(seen: list[tuple[Decimal, Decimal]]) -> None:
+def test_grid_is_finest_step_seen(seen: list[tuple[Decimal, Decimal]]) -> None:
     instruments = Instruments(["X"])
     for price, volume in seen:
         instruments.see("X", [price], volume)

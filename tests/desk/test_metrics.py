@@ -14,7 +14,7 @@ EQUITY = [100.0, 110.0, 99.0, 99.0, 118.8]  # +10 %, -10 %, 0, +20 %
 TRADED = [100.0, 22.0, 0.0, 49.5]
 
 
-def test_the_figures_of_a_small_account() -> None:
+def test_small_account_has_expected_figures() -> None:
     figures = performance(EQUITY, TRADED, bars_per_year=8)
 
     assert figures.bars == 4
@@ -26,7 +26,7 @@ def test_the_figures_of_a_small_account() -> None:
     assert figures.turnover == pytest.approx((1.0 + 0.2 + 0 + 0.5) / 2 * 8 / 4, abs=1e-12)
 
 
-def test_an_account_that_never_moves_has_no_ratios() -> None:
+def test_flat_account_has_no_ratios() -> None:
     figures = performance([1.0] * 5, [0.0] * 4)
 
     assert (figures.total_return, figures.cagr, figures.max_drawdown, figures.turnover) == (0, 0, 0, 0)
@@ -43,7 +43,7 @@ def test_equal_returns_have_no_sharpe_ratio(each: float, bars: int) -> None:
     assert deflated_sharpe(returns_of(equity), [0.1]) is None
 
 
-def test_an_account_that_was_at_0_has_a_drawdown_and_no_rates() -> None:
+def test_zero_equity_leaves_drawdown_only() -> None:
     figures = performance([100.0, 120.0, 0.0, 30.0], [1.0] * 3)
 
     assert figures.max_drawdown == -1.0
@@ -52,17 +52,17 @@ def test_an_account_that_was_at_0_has_a_drawdown_and_no_rates() -> None:
     ) * 5
 
 
-def test_no_bar_has_no_figures() -> None:
+def test_zero_bars_give_no_figures() -> None:
     assert set(performance([1.0], []).model_dump(exclude={"bars", "max_drawdown"}).values()) == {None}
     assert performance([], []).max_drawdown is None
 
 
-def test_an_equity_too_few_is_refused() -> None:
+def test_mismatched_equity_length_is_rejected() -> None:
     with pytest.raises(ValueError, match="zip"):
         performance([1.0, 2.0], [0.0, 0.0])
 
 
-def test_a_minute_of_luck_is_no_yearly_rate() -> None:
+def test_single_minute_has_no_cagr() -> None:
     figures = performance([1.0, 2.0], [0.0], bars_per_year=525_600)
 
     assert figures.cagr is None
@@ -70,7 +70,7 @@ def test_a_minute_of_luck_is_no_yearly_rate() -> None:
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=60))
-def test_figures_do_not_depend_on_the_currency(equity: list[float]) -> None:
+def test_figures_do_not_depend_on_currency(equity: list[float]) -> None:
     one, other = (
         performance([each * unit for each in equity], [0.0] * (len(equity) - 1)) for unit in (1, 64)
     )
@@ -79,7 +79,7 @@ def test_figures_do_not_depend_on_the_currency(equity: list[float]) -> None:
     assert -1 < (one.max_drawdown or 0) <= 0
 
 
-def test_the_example_of_the_source_of_the_deflated_sharpe_ratio() -> None:
+def test_deflated_sharpe_matches_published_example() -> None:
     # Bailey and López de Prado (2014): 100 tries whose yearly ratios have variance 1/2, five years of 250 days, the
     # best at 2.5 a year with skewness -3 and kurtosis 10: expected by luck 0.1132 a day, probability 0.9004.
     half = sqrt(99 / 100 / 500)
@@ -91,7 +91,7 @@ def test_the_example_of_the_source_of_the_deflated_sharpe_ratio() -> None:
     assert metrics._probability(2.5 / sqrt(250), luck, 1250, -3, 10) == pytest.approx(0.9004, abs=5e-5)
 
 
-def test_a_deflated_sharpe_ratio_is_what_its_formula_says() -> None:
+def test_deflated_sharpe_matches_formula() -> None:
     returns = [0.01, -0.02, 0.015, 0.007, -0.003, 0.02, -0.001, 0.004]
     tried = [0.3, 0.1, -0.2, 0.25]
 
@@ -108,7 +108,7 @@ def test_a_deflated_sharpe_ratio_is_what_its_formula_says() -> None:
     assert deflated_sharpe(returns, tried) == pytest.approx(expected, abs=1e-9)
 
 
-def test_more_tries_make_the_same_ratio_less_likely_to_be_skill() -> None:
+def test_more_trials_lower_deflated_sharpe() -> None:
     returns = [0.01, -0.02, 0.015, 0.007, -0.003, 0.02, -0.001, 0.004]
     found = [deflated_sharpe(returns, [0.3, -0.1] * count) or 0.0 for count in (1, 5, 50)]
 
@@ -116,6 +116,6 @@ def test_more_tries_make_the_same_ratio_less_likely_to_be_skill() -> None:
     assert (deflated_sharpe(returns, [0.3]) or 0.0) > found[0]
 
 
-def test_one_return_has_no_deviation() -> None:
+def test_single_return_has_no_sharpe() -> None:
     assert sharpe_ratio([0.01]) is None
     assert deflated_sharpe([0.01], []) is None

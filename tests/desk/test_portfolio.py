@@ -35,30 +35,28 @@ def guard(
 @pytest.mark.parametrize(
     ("side", "stop", "loss"), [(Side.BUY, "90", "20"), (Side.SELL, "110", "20"), (Side.BUY, "101", "0")]
 )
-def test_a_stop_costs_its_distance_from_the_mark_and_nothing_once_passed(
-    side: Side, stop: str, loss: str
-) -> None:
+def test_stop_costs_mark_distance_or_zero(side: Side, stop: str, loss: str) -> None:
     assert loss_to_stops("BTCUSDT", Decimal(2), [guard("2", stop, side)], Decimal(100)) == Decimal(loss)
 
 
-def test_the_stops_of_several_orders_are_added_and_those_of_other_symbols_are_not() -> None:
+def test_stop_losses_added_per_symbol() -> None:
     orders = [guard("1", "90"), guard("1", "95"), guard("5", "50", symbol="ETHUSDT")]
 
     assert loss_to_stops("BTCUSDT", Decimal(2), orders, Decimal(100)) == Decimal(15)
 
 
 @pytest.mark.parametrize("orders", [[], [guard("1", "90")], [guard("2", None)]])
-def test_a_position_that_is_not_wholly_guarded_has_no_known_loss(orders: list[OpenOrder]) -> None:
+def test_partly_guarded_position_has_unknown_loss(orders: list[OpenOrder]) -> None:
     assert loss_to_stops("BTCUSDT", Decimal(2), orders, Decimal(100)) is None
 
 
-def test_what_an_order_has_not_filled_is_not_guarded() -> None:
+def test_unfilled_quantity_is_not_guarded() -> None:
     waiting = guard("2", "90", left=Decimal(2), guarded=Decimal(0))
 
     assert loss_to_stops("BTCUSDT", Decimal(2), [waiting], Decimal(100)) is None
 
 
-def test_every_position_is_valued_at_its_mark_in_order_of_symbol() -> None:
+def test_holdings_valued_at_marks_by_symbol() -> None:
     account = Account(
         currency="USDT",
         cash=Decimal(1000),

@@ -181,7 +181,7 @@ def drawn(seed: int) -> tuple[Panel, Floats, Flags, float | None]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_without_costs_a_session_is_its_backtest(seed: int) -> None:
+async def test_session_without_costs_equals_backtest(seed: int) -> None:
     panel, weights, rebalance, stop_loss = drawn(seed)
     stage = Stage(Weights(weights, rebalance, stop_loss))
 
@@ -217,7 +217,7 @@ def wanting(*of_a: float, rebalance: Sequence[int] = (0,), stop_loss: float | No
     return Weights(weights, mask, stop_loss)
 
 
-async def test_an_order_that_finds_no_bar_is_sized_anew_until_it_has_one() -> None:
+async def test_unfilled_order_resized_until_next_bar() -> None:
     stage = Stage(wanting(0.5, 0.5, 0.5, 0.5))
 
     await stage.run(steady(50, NONE, NONE, 50))
@@ -227,7 +227,7 @@ async def test_an_order_that_finds_no_bar_is_sized_anew_until_it_has_one() -> No
     assert {intent.symbol for intent in stage.session.intents} == {"A"}
 
 
-async def test_a_stopped_stock_stays_out_until_its_weight_has_been_0() -> None:
+async def test_stopped_stock_excluded_until_weight_zero() -> None:
     stage = Stage(wanting(0.5, 0.5, 0.5, 0.5, 0, 0.5, 0.5, rebalance=(0, 3, 5), stop_loss=0.1))
 
     await stage.run(steady(50, 50, 40, 40, 40, 40, 40))
@@ -236,7 +236,7 @@ async def test_a_stopped_stock_stays_out_until_its_weight_has_been_0() -> None:
     assert traded == [("buy", 2), ("sell", 4), ("buy", 7)]
 
 
-async def test_a_weight_beyond_the_limits_is_denied_on_record_and_the_others_are_traded() -> None:
+async def test_overlimit_weight_denied_others_traded() -> None:
     limits = LIMITS.model_copy(update={"max_order_notional": Decimal(60_000)})
     weights = np.array([[0.7, 0.2, 0.0, 0.0]] * 3)
     stage = Stage(Weights(weights, np.array([True, False, False]), None), limits)
@@ -249,7 +249,7 @@ async def test_a_weight_beyond_the_limits_is_denied_on_record_and_the_others_are
     assert [fill.symbol for fill in stage.session.fills] == ["B"]
 
 
-async def test_sales_pay_for_purchases_at_the_same_open_whatever_their_symbols_are() -> None:
+async def test_sales_fund_purchases_at_same_open() -> None:
     weights = np.array([[0.0, 0.0, 0.0, 0.99], [0.99, 0.0, 0.0, 0.0], [0.99, 0.0, 0.0, 0.0]])
     stage = Stage(Weights(weights, np.array([True, True, False]), None))
 
@@ -260,7 +260,7 @@ async def test_sales_pay_for_purchases_at_the_same_open_whatever_their_symbols_a
     assert "order.cancelled" not in {event.kind for event in events}
 
 
-async def test_costs_of_a_purchase_come_out_of_the_account() -> None:
+async def test_purchase_quantity_leaves_cash_for_costs() -> None:
     costs = TradingCosts(half_spread_bps=Decimal(50), maker_fee_bps=Decimal(50), taker_fee_bps=Decimal(50))
     stage = Stage(wanting(1, 1, 1), costs=costs)
 
@@ -271,7 +271,7 @@ async def test_costs_of_a_purchase_come_out_of_the_account() -> None:
     assert (await stage.exchange.account()).cash >= 0
 
 
-async def test_the_exchange_is_asked_as_often_for_many_stocks_as_for_one() -> None:
+async def test_exchange_queries_independent_of_stock_count() -> None:
     asked = []
     for stocks in (1, 4):
         stage = Stage(Weights(np.array([[0.2] * stocks + [0.0] * (4 - stocks)]), np.array([True]), None))
@@ -283,7 +283,7 @@ async def test_the_exchange_is_asked_as_often_for_many_stocks_as_for_one() -> No
 
 
 @pytest.mark.parametrize("order", [*permutations(range(3))])
-async def test_what_a_sale_without_a_bar_should_have_paid_is_cut_from_each_purchase_alike(
+async def test_missing_sale_proceeds_scale_all_purchases(
     order: tuple[int, ...],
 ) -> None:
     wanted = dict(zip(order, (0.1, 0.2, 0.3), strict=True))
@@ -302,7 +302,7 @@ async def test_what_a_sale_without_a_bar_should_have_paid_is_cut_from_each_purch
     assert stage.equity == pytest.approx(tested.equity.tolist(), rel=1e-6)
 
 
-async def test_purchases_that_the_limits_leave_too_little_room_for_get_a_part_each() -> None:
+async def test_limited_room_scales_all_purchases() -> None:
     limits = LIMITS.model_copy(update={"max_gross_pct": Decimal(90)})
     weights = np.array([[0.2, 0.0, 0.0, 0.6], *[[0.2, 0.4, 0.2, 0.6]] * 2])
     stage = Stage(Weights(weights, np.array([True, False, False]), None), limits)

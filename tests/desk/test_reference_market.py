@@ -18,7 +18,7 @@ def dearer(bar: Bar) -> Bar:
     return bar.model_copy(update={"high": bar.high + Decimal("0.01")})
 
 
-def test_it_is_what_a_view_of_the_other_market_would_be_and_never_ahead() -> None:
+def test_reference_equals_view_of_other_market() -> None:
     reference, view = reference_feed(), MarketView("ETHUSDT")
 
     for own, other in zip(OWN, OTHER[:400], strict=True):
@@ -27,7 +27,7 @@ def test_it_is_what_a_view_of_the_other_market_would_be_and_never_ahead() -> Non
         assert reference.reference_market(own.close_time) == view.reference_market(own.close_time)
 
 
-def test_a_session_that_begins_later_has_the_closes_before_it_too() -> None:
+def test_reference_includes_closes_before_start() -> None:
     reference = reference_feed()
 
     reference.push(OWN[200])
@@ -37,7 +37,7 @@ def test_a_session_that_begins_later_has_the_closes_before_it_too() -> None:
     assert len(second.closes) == 16
 
 
-def test_from_the_first_bar_of_another_market_on_there_is_none() -> None:
+def test_reference_ends_at_first_mismatched_bar() -> None:
     reference = reference_feed()
     reference.push(OWN[0])
 
@@ -48,7 +48,7 @@ def test_from_the_first_bar_of_another_market_on_there_is_none() -> None:
     assert reference.seen_until == OWN[0].close_time
 
 
-def test_beside_other_bars_it_was_never_seen() -> None:
+def test_mismatched_first_bar_gives_no_reference() -> None:
     reference = reference_feed()
 
     reference.push(dearer(OWN[0]))

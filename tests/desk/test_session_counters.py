@@ -35,7 +35,7 @@ def counted(*events: Event) -> SessionCounters:
     return counters
 
 
-async def test_what_is_counted_is_passed_on() -> None:
+async def test_counting_gateway_forwards_calls_and_events() -> None:
     gateway, counters = Recording(), SessionCounters()
     asked, fact = envelope(), sample("intent.approved")
 
@@ -47,7 +47,7 @@ async def test_what_is_counted_is_passed_on() -> None:
     assert (counters.calls, counters.intents) == (1, 1)
 
 
-def test_decisions_and_missing_ones_are_counted_apart_by_workflow() -> None:
+def test_decisions_counted_by_workflow_and_outcome() -> None:
     reason = {"category": "refusal", "description": "no"}
     counters = counted(
         sample("analysis.assessed", verdict="stand_aside"),
@@ -62,7 +62,7 @@ def test_decisions_and_missing_ones_are_counted_apart_by_workflow() -> None:
     assert counters.no_decisions == {"analysis": {"refusal": 1}, "execution": {"timeout": 1}}
 
 
-def test_fees_are_added_exactly_and_the_first_fill_is_remembered() -> None:
+def test_fees_summed_exactly_first_fill_kept() -> None:
     fills = [sample("order.filled", fee=fee) for fee in ("0.1", "0.2", "12345678901234567890.000000000003")]
 
     counters = counted(*fills)
@@ -84,9 +84,7 @@ def test_fees_are_added_exactly_and_the_first_fill_is_remembered() -> None:
         ("analysis.triggered", {"kind": "thesis_due"}, {}),
     ],
 )
-def test_each_kind_is_counted_under_its_name(
-    kind: str, body: dict[str, Any], counted_as: dict[str, Any]
-) -> None:
+def test_each_kind_has_named_counter(kind: str, body: dict[str, Any], counted_as: dict[str, Any]) -> None:
     counters = counted(sample(kind, **body), event("of.somebody.else"))
 
     nothing = SessionCounters()

@@ -49,19 +49,19 @@ def shown(found: Sequence[TimeSlice]) -> list[tuple[int, str]]:
     return [((m.at - MONDAY) // five_minutes - 1, "+".join(each.symbol for each in m.bars)) for m in found]
 
 
-async def test_what_closes_together_comes_together_in_order_of_symbol() -> None:
+async def test_simultaneous_bars_share_sorted_slice() -> None:
     found = await all_of(feed_of("ETH", 0, 1, 3), feed_of("BTC", 1, 2, 3))
 
     assert shown(found) == [(0, "ETH"), (1, "BTC+ETH"), (2, "BTC"), (3, "BTC+ETH")]
 
 
-async def test_a_limit_holds_for_each_feed() -> None:
+async def test_bar_limit_is_per_feed() -> None:
     found = await all_of(feed_of("ETH", 0, 1, 2), feed_of("BTC", 4, 5, 6), most_bars=2)
 
     assert shown(found) == [(0, "ETH"), (1, "ETH"), (4, "BTC"), (5, "BTC")]
 
 
-async def test_a_feed_is_not_read_beyond_its_limit() -> None:
+async def test_feed_is_not_read_beyond_limit() -> None:
     feed = WatchedFeed([bar(0), bar(1), bar(2)])
 
     await all_of(feed, most_bars=2)
@@ -69,7 +69,7 @@ async def test_a_feed_is_not_read_beyond_its_limit() -> None:
     assert feed.given == 2
 
 
-async def test_a_time_slice_is_given_before_the_next_bar_is_asked_for() -> None:
+async def test_slice_yielded_before_reading_next_bar() -> None:
     feed = WatchedFeed([bar(0), bar(1)])
 
     async with aclosing(merge_feeds([feed])) as sequence:
@@ -78,13 +78,13 @@ async def test_a_time_slice_is_given_before_the_next_bar_is_asked_for() -> None:
         assert feed.given == 1
 
 
-async def test_a_note_comes_with_the_bar_after_it() -> None:
+async def test_note_is_delivered_with_next_bar() -> None:
     found = await all_of(feed_of("BTC", 0, 0, 1, 5))
 
     assert [[type(note) for note in time_slice.notes] for time_slice in found] == [[], [Duplicate], [Gap]]
 
 
-async def test_a_note_after_the_last_bar_is_given_in_a_time_slice_without_bars() -> None:
+async def test_trailing_note_has_slice_without_bars() -> None:
     found = await all_of(feed_of("BTC", 0, 1, 1))
 
     last = found[-1]
@@ -92,18 +92,18 @@ async def test_a_note_after_the_last_bar_is_given_in_a_time_slice_without_bars()
     assert [note.kind for note in last.notes] == ["duplicate"]
 
 
-async def test_a_note_of_a_feed_that_has_ended_comes_with_the_next_time_slice_of_another() -> None:
+async def test_ended_feed_note_joins_next_slice() -> None:
     found = await all_of(feed_of("BTC", 0, 0), feed_of("ETH", 0, 1))
 
     assert [[note.symbol for note in time_slice.notes] for time_slice in found] == [[], ["BTC"]]
 
 
-async def test_no_feeds_and_feeds_without_bars_have_no_time_slices() -> None:
+async def test_empty_feeds_yield_no_slices() -> None:
     assert await all_of() == []
     assert await all_of(feed_of("BTC"), feed_of("ETH")) == []
 
 
-async def test_what_came_before_an_error_is_given_first() -> None:
+async def test_bars_before_error_are_yielded() -> None:
     error = BarFormatError("feed", 3, "close", "x", "a number")
     found: list[TimeSlice] = []
 
@@ -119,7 +119,7 @@ async def test_what_came_before_an_error_is_given_first() -> None:
 
 
 @given(series(most=30), series(most=30))
-async def test_every_bar_comes_once_and_time_only_moves_on(one: list[Bar], other: list[Bar]) -> None:
+async def test_each_bar_appears_once_in_order(one: list[Bar], other: list[Bar]) -> None:
     others = [each.model_copy(update={"symbol": "ETHUSDT"}) for each in other]
     feeds = [
         MemoryFeed(one, symbol="BTCUSDT", timeframe=Timeframe.M5),
@@ -135,7 +135,7 @@ async def test_every_bar_comes_once_and_time_only_moves_on(one: list[Bar], other
 
 
 @given(series(most=20), st.integers(1, 25))
-async def test_a_limited_sequence_is_the_beginning_of_the_whole_one(bars: list[Bar], most: int) -> None:
+async def test_limited_sequence_is_prefix_of_full(bars: list[Bar], most: int) -> None:
     def feed() -> MemoryFeed:
         return MemoryFeed(bars, symbol="BTCUSDT", timeframe=Timeframe.M5)
 

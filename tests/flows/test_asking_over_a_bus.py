@@ -78,7 +78,7 @@ def page(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 @KAFKA_IN_SOAK
-def test_a_question_over_a_bus_is_answered_as_in_one_process(
+def test_bus_answer_matches_in_process_answer(
     config: Path,
     fleet: tuple[RunningWorker, RunningWorker],
     session: Path,
@@ -108,7 +108,7 @@ def test_a_question_over_a_bus_is_answered_as_in_one_process(
 
 @pytest.mark.soak
 @ON_BOTH
-def test_a_question_that_is_killed_again_and_again_is_answered_and_no_call_of_it_paid_twice(
+def test_killed_question_pays_each_call_once(
     config: Path,
     fleet: tuple[RunningWorker, RunningWorker],
     session: Path,
@@ -138,7 +138,7 @@ def test_a_question_that_is_killed_again_and_again_is_answered_and_no_call_of_it
 
 
 @pytest.mark.parametrize("bus", ["redis"], indirect=True)
-def test_an_answer_that_is_forgotten_is_not_paid_again_and_is_in_the_logs_of_the_workers(
+def test_forgotten_answer_is_read_from_worker_logs(
     config: Path, redis: RealServer, session: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_topics(config)
@@ -165,7 +165,7 @@ def test_an_answer_that_is_forgotten_is_not_paid_again_and_is_in_the_logs_of_the
 
 
 @pytest.mark.parametrize("bus", ["redis"], indirect=True)
-def test_a_question_goes_on_where_it_began(
+def test_question_resumes_only_on_original_bus(
     config: Path, session: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alone = shutil.copytree(session, tmp_path / "alone")
@@ -189,7 +189,7 @@ def test_a_question_goes_on_where_it_began(
 
 
 @pytest.mark.parametrize("bus", ["redis"], indirect=True)
-def test_of_two_processes_on_one_log_one_asks_and_the_other_is_told(
+def test_concurrent_resume_is_refused_by_log_lock(
     config: Path, session: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_topics(config)

@@ -43,7 +43,7 @@ def file(tmp_path: Path) -> Path:
         ({"resume": True}, OptionError, "out, .*. Allowed: a folder created by `run --out`"),
     ],
 )
-async def test_a_run_that_cannot_be_leaves_nothing_behind(
+async def test_refused_run_leaves_no_output(
     changes: dict[str, Any], error: type[Exception], says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=says):
@@ -53,7 +53,7 @@ async def test_a_run_that_cannot_be_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
-async def test_an_output_folder_that_is_a_file_is_refused(place: str, tmp_path: Path) -> None:
+async def test_file_as_output_folder_is_refused(place: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
 
     with pytest.raises(StoreError, match=r"cannot be written .*. Choose another --out"):
@@ -63,9 +63,7 @@ async def test_an_output_folder_that_is_a_file_is_refused(place: str, tmp_path: 
 
 
 @pytest.mark.parametrize("resume", [False, True], ids=["a second run", "resuming it"])
-async def test_a_folder_in_which_another_process_runs_is_left_alone(
-    *, resume: bool, file: Path, tmp_path: Path
-) -> None:
+async def test_folder_of_running_process_is_unchanged(*, resume: bool, file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     await ran(out, data=(str(file),), bars=330)
     other = JsonFileInteractionStore(out / "interactions.jsonl")
@@ -81,9 +79,7 @@ async def test_a_folder_in_which_another_process_runs_is_left_alone(
 
 
 @pytest.mark.parametrize("resume", [False, True], ids=["a second run", "resuming it"])
-async def test_a_broken_log_is_named_by_line_and_not_gone_on_with(
-    *, resume: bool, file: Path, tmp_path: Path
-) -> None:
+async def test_broken_log_is_named_and_not_resumed(*, resume: bool, file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     await ran(out, data=(str(file),), bars=330)
     lines = (out / "interactions.jsonl").read_bytes().split(b"\n")
@@ -102,7 +98,7 @@ async def test_a_broken_log_is_named_by_line_and_not_gone_on_with(
     ("cell", "changed", "column"),
     [(4, "n/a", "close"), (0, "2023-03-21T05:56:00Z", "open_time"), (5, "-1", "volume")],
 )
-async def test_a_bad_row_is_named_and_what_was_answered_before_it_is_on_disk(
+async def test_bad_row_is_named_and_decisions_kept(
     cell: int, changed: str, column: str, file: Path, tmp_path: Path
 ) -> None:
     rows = rows_in(file)
@@ -121,9 +117,7 @@ async def test_a_bad_row_is_named_and_what_was_answered_before_it_is_on_disk(
     assert len(broken) == len(whole)
 
 
-async def test_a_run_that_a_bad_row_has_ended_goes_on_when_the_row_is_mended(
-    file: Path, tmp_path: Path
-) -> None:
+async def test_run_resumes_after_bad_row_is_fixed(file: Path, tmp_path: Path) -> None:
     rows = rows_in(file)
     out = tmp_path / "out"
     write(file, [*rows[:340], "what is this", *rows[341:]])
@@ -139,7 +133,7 @@ async def test_a_run_that_a_bad_row_has_ended_goes_on_when_the_row_is_mended(
 
 
 @pytest.mark.parametrize("rows", [[], ["", ""], ["open_time,open,high,low,close,volume"]])
-async def test_a_source_without_bars_is_refused(rows: list[str], tmp_path: Path) -> None:
+async def test_source_without_bars_is_refused(rows: list[str], tmp_path: Path) -> None:
     path = tmp_path / "btc.csv"
     write(path, rows)
 
@@ -149,7 +143,7 @@ async def test_a_source_without_bars_is_refused(rows: list[str], tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-async def test_more_bars_than_were_recorded_are_a_miss_that_is_named(tmp_path: Path) -> None:
+async def test_missing_recorded_answer_is_named(tmp_path: Path) -> None:
     await ran(tmp_path / "few", data=("btcusdt-5m",), bars=5)
 
     with pytest.raises(
@@ -170,7 +164,7 @@ async def test_more_bars_than_were_recorded_are_a_miss_that_is_named(tmp_path: P
     assert "analysis.assessed" not in kinds
 
 
-async def test_recorded_answers_about_another_symbol_are_refused_before_anything_is_written(
+async def test_recorded_answers_for_other_symbol_are_refused(
     tmp_path: Path,
 ) -> None:
     await ran(tmp_path / "bitcoin", data=("btcusdt-5m",), bars=5)
@@ -188,7 +182,7 @@ async def test_recorded_answers_about_another_symbol_are_refused_before_anything
     assert not (tmp_path / "ether").exists()
 
 
-async def test_a_recording_without_its_log_is_told(tmp_path: Path) -> None:
+async def test_recording_without_log_is_refused(tmp_path: Path) -> None:
     await ran(tmp_path / "first", data=("btcusdt-5m",), bars=5)
     (tmp_path / "first" / "interactions.jsonl").unlink()
 
@@ -199,14 +193,14 @@ async def test_a_recording_without_its_log_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["decisions.jsonl", "bars-BTCUSDT.csv"])
-async def test_a_file_in_the_way_is_named(name: str, tmp_path: Path) -> None:
+async def test_unwritable_output_file_is_named(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
 
     with pytest.raises(StoreError, match=f"{name}: cannot be written"):
         await ran(tmp_path, data=("btcusdt-5m",), bars=5)
 
 
-async def test_a_log_without_a_manifest_is_continued_as_the_first_run(file: Path, tmp_path: Path) -> None:
+async def test_log_without_manifest_continues_as_first_run(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     await ran(out, data=(str(file),), bars=330)
     lines = len(await kept_in(out / "interactions.jsonl"))

@@ -34,7 +34,7 @@ def spent_up(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
     )
 
 
-async def test_the_run_finishes_with_no_decision_for_the_rest_and_never_passes_its_budget(
+async def test_run_finishes_within_exhausted_budget(
     spent_up: RunReport,
 ) -> None:
     records = await kept_in(spent_up.log)
@@ -51,7 +51,7 @@ async def test_the_run_finishes_with_no_decision_for_the_rest_and_never_passes_i
     assert not spent_up.interrupted
 
 
-async def test_the_history_tells_why(spent_up: RunReport) -> None:
+async def test_history_explains_budget_refusals(spent_up: RunReport) -> None:
     found = await read_budget_events(spent_up.log, "default", together=True)
 
     (ordered,) = [one for one in found if one.what == "command"]
@@ -68,7 +68,7 @@ async def test_the_history_tells_why(spent_up: RunReport) -> None:
     assert refused.why.endswith("raise the limit or ask for less")
 
 
-async def test_each_refusal_is_told_by_itself_if_asked_for(spent_up: RunReport) -> None:
+async def test_history_lists_each_refusal_on_request(spent_up: RunReport) -> None:
     found = await read_budget_events(spent_up.log, "default", together=False)
 
     refused = [one for one in found if one.what == "denied"]
@@ -77,7 +77,7 @@ async def test_each_refusal_is_told_by_itself_if_asked_for(spent_up: RunReport) 
     assert await read_budget_events(spent_up.log, "somebody-else", together=True) == list[BudgetEvent]()
 
 
-async def test_what_the_worker_told_last_is_what_the_log_sums_up_to(spent_up: RunReport) -> None:
+async def test_worker_report_matches_the_log(spent_up: RunReport) -> None:
     view = await read_status(BudgetLocationOptions(spent_up.log.parent), "default")
 
     (counter,) = view.counters
@@ -91,13 +91,11 @@ async def test_what_the_worker_told_last_is_what_the_log_sums_up_to(spent_up: Ru
     assert {one.kind for one in worker.refusals} == {FailureKind.BUDGET_EXHAUSTED}
 
 
-async def test_it_repeats_byte_for_byte(spent_up: RunReport) -> None:
+async def test_exhausted_run_replays_identically(spent_up: RunReport) -> None:
     assert (await replay(spent_up.log.parent, workers=8)).identical
 
 
-async def test_a_second_run_in_the_folder_has_a_budget_of_its_own(
-    spent_up: RunReport, tmp_path: Path
-) -> None:
+async def test_second_run_has_a_separate_budget(spent_up: RunReport, tmp_path: Path) -> None:
     folder = tmp_path / "out"  # a copy: other tests look at the first one
     await asyncio.to_thread(shutil.copytree, spent_up.log.parent, folder)
 

@@ -36,7 +36,7 @@ async def ran(asked: RunOptions) -> RunReport:
     return await run_session(asked, on_progress=lambda _progress: None)
 
 
-async def test_what_a_session_cost_is_what_the_other_side_has_billed(tmp_path: Path) -> None:
+async def test_session_cost_matches_the_invoice(tmp_path: Path) -> None:
     with serving("tests.stubs.stubborn_api") as url:
         report = await ran(asking(tmp_path / "out", url, max_calls=5))
         invoice = page_of(url, "/invoice")
@@ -47,7 +47,7 @@ async def test_what_a_session_cost_is_what_the_other_side_has_billed(tmp_path: P
     assert (await replay(report.log.parent, workers=8)).identical
 
 
-async def test_a_wrong_key_is_found_before_anything_is_written(stub: str, tmp_path: Path) -> None:
+async def test_wrong_key_is_refused_before_writing(stub: str, tmp_path: Path) -> None:
     with pytest.raises(UnusableProviderError, match="auth_error") as refused:
         await ran(asking(tmp_path / "out", stub, key="sesame-open-sesame"))
 
@@ -55,16 +55,14 @@ async def test_a_wrong_key_is_found_before_anything_is_written(stub: str, tmp_pa
     assert not (tmp_path / "out").is_dir()
 
 
-async def test_an_address_where_nobody_is_is_found_before_anything_is_written(tmp_path: Path) -> None:
+async def test_unreachable_server_is_refused_before_writing(tmp_path: Path) -> None:
     with pytest.raises(UnusableProviderError, match=r"server_error.*127\.0\.0\.1"):
         await ran(asking(tmp_path / "out", "http://127.0.0.1:9"))
 
     assert not (tmp_path / "out").is_dir()
 
 
-async def test_a_model_that_a_server_does_not_know_ends_the_session_at_its_first_call(
-    stub: str, tmp_path: Path
-) -> None:
+async def test_unknown_model_ends_session_at_first_call(stub: str, tmp_path: Path) -> None:
     with pytest.raises(UnusableProviderError, match=r"invalid_request.*--resume"):
         await ran(asking(tmp_path / "out", stub, model="claude-opus-5"))
 

@@ -110,7 +110,7 @@ def manifest_of(options: RunOptions) -> Mapping[str, Any]:
     return fields
 
 
-async def test_each_workflow_asks_its_model_and_is_charged_its_price(tmp_path: Path) -> None:
+async def test_workflows_use_configured_models_and_prices(tmp_path: Path) -> None:
     options = await asyncio.to_thread(asked, tmp_path)
 
     report = await ran(options)
@@ -127,7 +127,7 @@ async def test_each_workflow_asks_its_model_and_is_charged_its_price(tmp_path: P
     assert (report.provider, report.model) == ("config", "desk-a/large, desk-b/small")
 
 
-async def test_the_manifest_says_whom_the_run_asked_and_of_a_server_only_the_path(tmp_path: Path) -> None:
+async def test_manifest_lists_models_and_redacts_urls(tmp_path: Path) -> None:
     options = await asyncio.to_thread(asked, tmp_path, FALLING_BACK, bars=420)
 
     await ran(options)
@@ -144,7 +144,7 @@ async def test_the_manifest_says_whom_the_run_asked_and_of_a_server_only_the_pat
     assert kept["config_sha256"] == options.config.config_sha256
 
 
-async def test_a_call_that_fails_falls_back_with_every_attempt_on_record_and_replays(tmp_path: Path) -> None:
+async def test_failed_call_falls_back_and_replays(tmp_path: Path) -> None:
     options = await asyncio.to_thread(asked, tmp_path, FALLING_BACK)
 
     report = await ran(options)
@@ -163,7 +163,7 @@ async def test_a_call_that_fails_falls_back_with_every_attempt_on_record_and_rep
     assert (again.misses, again.unused) == (0, 0)
 
 
-async def test_a_run_that_goes_on_asks_the_models_that_it_was_started_with(tmp_path: Path) -> None:
+async def test_resumed_run_keeps_original_models(tmp_path: Path) -> None:
     await ran(await asyncio.to_thread(asked, tmp_path, bars=420))
     other = FILE.replace('execution = "desk-b/small"', 'execution = "desk-a/large"')
 
@@ -175,7 +175,7 @@ async def test_a_run_that_goes_on_asks_the_models_that_it_was_started_with(tmp_p
     assert (await replay(tmp_path / "out")).identical
 
 
-async def test_the_providers_of_a_run_that_cannot_begin_are_closed(tmp_path: Path) -> None:
+async def test_providers_of_refused_run_are_closed(tmp_path: Path) -> None:
     text = FILE.replace(":priced", ":counted")
     first = await asyncio.to_thread(asked, tmp_path, text, bars=420)
     await ran(first)
@@ -191,7 +191,7 @@ async def test_the_providers_of_a_run_that_cannot_begin_are_closed(tmp_path: Pat
     assert Counted.opened == 0
 
 
-async def test_a_run_in_two_parts_with_a_fallback_decides_as_one_in_one(tmp_path: Path) -> None:
+async def test_split_run_with_fallback_decides_the_same(tmp_path: Path) -> None:
     parts, whole = tmp_path / "parts", tmp_path / "whole"
     for folder in (parts, whole):
         await asyncio.to_thread(folder.mkdir)
@@ -202,7 +202,7 @@ async def test_a_run_in_two_parts_with_a_fallback_decides_as_one_in_one(tmp_path
     assert decided(parts / "out") == decided(whole / "out")
 
 
-async def test_a_run_belongs_to_the_tenant_of_its_configuration_and_keeps_its_limit(tmp_path: Path) -> None:
+async def test_run_uses_configured_tenant_and_limit(tmp_path: Path) -> None:
     options = await asyncio.to_thread(asked, tmp_path, WITH_TENANT, bars=420)
     limit = Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=3 * NANO // 4)
 
@@ -215,7 +215,7 @@ async def test_a_run_belongs_to_the_tenant_of_its_configuration_and_keeps_its_li
     assert (await replay(options.out)).identical
 
 
-async def test_an_operators_limit_stands_before_that_of_the_configuration(tmp_path: Path) -> None:
+async def test_operator_limit_takes_precedence_over_configuration(tmp_path: Path) -> None:
     options = await asyncio.to_thread(asked, tmp_path, WITH_TENANT, bars=420)
     await asyncio.to_thread(options.out.mkdir)
     lower = Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=1)
@@ -230,7 +230,7 @@ async def test_an_operators_limit_stands_before_that_of_the_configuration(tmp_pa
     assert {result.failure.category for result in results if result.failure} == {FailureKind.BUDGET_EXHAUSTED}
 
 
-async def test_an_option_goes_before_the_file(tmp_path: Path) -> None:
+async def test_option_takes_precedence_over_file(tmp_path: Path) -> None:
     options = await asyncio.to_thread(asked, tmp_path, bars=420)
     by_rules = replace(options, provider="rules", out=tmp_path / "rules", budget_usd=Decimal("0.5"))
     by_one = replace(options, provider="desk-b", model="small", out=tmp_path / "one")
@@ -242,7 +242,7 @@ async def test_an_option_goes_before_the_file(tmp_path: Path) -> None:
     assert asked_of == {"desk-b"}
 
 
-async def test_the_rules_may_answer_under_a_name_and_a_price_of_ones_own(tmp_path: Path) -> None:
+async def test_rules_adapter_answers_at_configured_price(tmp_path: Path) -> None:
     dry = FILE.replace("desk-b/small", "desk-b/rules-1").replace('model = "small"', 'model = "rules-1"')
     dry = dry.replace(
         '[providers.desk-b]\nadapter = "tests.flows.test_configured_run:priced"',
@@ -257,7 +257,7 @@ async def test_the_rules_may_answer_under_a_name_and_a_price_of_ones_own(tmp_pat
     assert all(call.result.success and call.result.cost_nusd for call in executions)
 
 
-async def test_an_estimate_bounds_each_call_with_all_that_it_falls_back_on(tmp_path: Path) -> None:
+async def test_estimate_includes_fallback_costs(tmp_path: Path) -> None:
     plain = await preflight(await asyncio.to_thread(asked, tmp_path, bars=420))
     falling = await preflight(await asyncio.to_thread(asked, tmp_path, FALLING_BACK, bars=420))
 
@@ -286,7 +286,7 @@ async def test_an_estimate_bounds_each_call_with_all_that_it_falls_back_on(tmp_p
         ),
     ],
 )
-async def test_what_the_configuration_cannot_ask_is_told_before_anything_is_written(
+async def test_unusable_configuration_is_refused_before_writing(
     change: tuple[str, str], told: str, tmp_path: Path
 ) -> None:
     options = await asyncio.to_thread(asked, tmp_path, FILE.replace(*change))

@@ -11,7 +11,7 @@ from examples.kill_a_worker.run import KILLED_AT_REQUEST, WORKERS, CrashReport, 
 
 
 @pytest.mark.timeout(60)  # a program of its own takes a second to start
-async def test_what_is_billed_is_settled_or_listed_in_doubt(tmp_path: Path) -> None:
+async def test_billed_calls_are_settled_or_in_doubt(tmp_path: Path) -> None:
     proof = await kill_in_mid_call(tmp_path)
 
     assert proof.holds
@@ -22,7 +22,7 @@ async def test_what_is_billed_is_settled_or_listed_in_doubt(tmp_path: Path) -> N
 
 
 @pytest.mark.timeout(60)
-def test_the_example_runs_as_its_docstring_says() -> None:
+def test_crash_proof_example_runs_as_documented() -> None:
     done = subprocess.run([sys.executable, example.__file__], capture_output=True, text=True, check=True)
 
     assert done.stderr == ""
@@ -39,5 +39,5 @@ def test_the_example_runs_as_its_docstring_says() -> None:
         CrashReport({"a": 1}, {"a": 1}, {}),  # no call was killed
     ],
 )
-def test_what_does_not_agree_does_not_hold(broken: CrashReport) -> None:
+def test_inconsistent_crash_report_does_not_hold(broken: CrashReport) -> None:
     assert not broken.holds

@@ -288,9 +288,7 @@ def _id(crash: tuple[str, bool]) -> str:
     ],
     indirect=["fleet"],
 )
-async def test_a_delivery_that_its_worker_left_ends_once_and_is_booked_as_it_was_billed(
-    crash: Crash, row: Row
-) -> None:
+async def test_crashed_delivery_ends_once_and_matches_bill(crash: Crash, row: Row) -> None:
     left, price = crash.left[row.tenant], crash.left[f"poll-{row.workflow}"].charged(ReservationState.SETTLED)
 
     assert left.was_reached
@@ -318,7 +316,7 @@ async def test_a_delivery_that_its_worker_left_ends_once_and_is_booked_as_it_was
 @pytest.mark.parametrize(
     "fleet", [pytest.param(made, id=_id(made), marks=_marks(made)) for made in CRASHES], indirect=True
 )
-async def test_nothing_is_acknowledged_before_it_is_done_and_all_is_in_the_end(crash: Crash) -> None:
+async def test_deliveries_are_acknowledged_only_when_done(crash: Crash) -> None:
     unfinished = [row for row in crash.left if not row.startswith("subscription.ack") and "-lost-" not in row]
 
     assert crash.behind >= len(unfinished)

@@ -27,7 +27,7 @@ BTC = LOADED["btcusdt-5m"][:BARS]
 
 
 @pytest.mark.parametrize("inject", ["", FAULTS], ids=["sound", "faulty"])
-async def test_one_and_eight_workers_write_the_same_decision_log(inject: str, tmp_path: Path) -> None:
+async def test_worker_count_does_not_change_decision_log(inject: str, tmp_path: Path) -> None:
     alone = await ran(tmp_path / "one", workers=1, inject=inject)
     many = await ran(tmp_path / "eight", workers=8, inject=inject)
 
@@ -38,7 +38,7 @@ async def test_one_and_eight_workers_write_the_same_decision_log(inject: str, tm
 
 
 @pytest.mark.parametrize("seed", ["b", "c"])
-async def test_the_order_in_which_answers_come_decides_nothing(seed: str) -> None:
+async def test_answer_order_does_not_change_decisions(seed: str) -> None:
     in_order, shuffled = Shuffled(rules(), seed), Shuffled(rules(), seed)
 
     plain = await evening(in_order, workers=1)
@@ -56,7 +56,7 @@ async def test_the_order_in_which_answers_come_decides_nothing(seed: str) -> Non
     }
 
 
-async def test_faults_hit_the_same_calls_in_any_order() -> None:
+async def test_faults_hit_same_calls_in_any_order() -> None:
     plain = await evening(with_faults(rules()), workers=1)
     mixed = await evening(Shuffled(with_faults(rules())), workers=8)
 
@@ -66,7 +66,7 @@ async def test_faults_hit_the_same_calls_in_any_order() -> None:
 
 @pytest.mark.soak  # the tests above show it on some of the bars
 @pytest.mark.timeout(60)
-async def test_all_bars_give_the_same_log_with_one_and_with_eight_workers_out_of_order() -> None:
+async def test_all_bars_digest_ignores_workers_and_order() -> None:
     plain = await evening(with_faults(rules()), workers=1, most_bars=None)
     mixed = await evening(Shuffled(with_faults(rules())), workers=8, most_bars=None)
 
@@ -76,7 +76,7 @@ async def test_all_bars_give_the_same_log_with_one_and_with_eight_workers_out_of
     assert plain.played.counters.fills > 0
 
 
-async def test_the_same_bars_from_a_file_give_the_same_digest_as_the_sample(tmp_path: Path) -> None:
+async def test_bars_from_file_match_sample_digest(tmp_path: Path) -> None:
     write(tmp_path / "btcusdt.csv", csv_of(BTC))
 
     shipped = await ran(tmp_path / "sample", data=SAMPLES[:1])
@@ -96,7 +96,7 @@ def with_one_digit_changed(bars: Sequence[Bar], at: int, field: str) -> list[Bar
 
 
 @pytest.mark.parametrize("field", ["close", "high"])
-async def test_one_digit_of_one_price_changes_the_log(field: str) -> None:
+async def test_single_digit_change_alters_later_log(field: str) -> None:
     bars = {"btcusdt-5m": BTC}
     was = await evening(bars=bars)
     calls = [line for line in was.lines if line["kind"] == "call" and line["workflow"] == "analysis"]

@@ -42,7 +42,7 @@ async def around(provider: Provider | None = None) -> Evening:
     return await evening(provider, bars=AROUND, most_bars=None)
 
 
-async def test_no_entry_is_filled_after_its_intent_has_expired() -> None:
+async def test_entry_fills_precede_intent_expiry() -> None:
     lines = (await around()).lines
     intents = {body["intent_id"]: body for body in bodies(lines, "intent.approved")}
 
@@ -56,7 +56,7 @@ async def test_no_entry_is_filled_after_its_intent_has_expired() -> None:
     assert all(opened < expires for opened, expires in entries)
 
 
-async def test_nothing_is_entered_on_a_bar_without_trades() -> None:
+async def test_bars_without_trades_get_no_entry() -> None:
     lines = (await around()).lines
     halted = {bar.close_time for bars in AROUND.values() for bar in bars if bar.volume == 0}
 
@@ -65,7 +65,7 @@ async def test_nothing_is_entered_on_a_bar_without_trades() -> None:
     assert [body for body in asked if body["kind"] == "entry"] == []
 
 
-async def test_what_was_approved_for_all_symbols_is_within_the_gross_limit() -> None:
+async def test_approved_entries_stay_within_gross_limit() -> None:
     lines = (await around()).lines
     entries = [body for body in bodies(lines, "intent.approved") if body["kind"] == "entry"]
 
@@ -80,7 +80,7 @@ async def test_what_was_approved_for_all_symbols_is_within_the_gross_limit() -> 
     assert {"side", "quantity", "sizing"} <= set(refused[0])
 
 
-async def test_the_spread_that_is_told_is_the_one_that_is_charged() -> None:
+async def test_execution_context_spread_is_1_bps() -> None:
     session = await around()
 
     told = {
@@ -92,7 +92,7 @@ async def test_the_spread_that_is_told_is_the_one_that_is_charged() -> None:
     assert told == {"1.0"}
 
 
-async def test_only_intents_whose_orders_were_placed_are_compared_with_the_market() -> None:
+async def test_only_placed_intents_are_compared_with_market() -> None:
     session = await around(with_faults(rules(), "refusal=40%"))
 
     placed = {body["intent_id"] for body in bodies(session.lines, "order.submitted")}
@@ -109,7 +109,7 @@ async def told(tmp_path: Path) -> tuple[RunReport, list[Line]]:
     return report, lines_of(decided(tmp_path / "out"))
 
 
-async def test_a_run_of_bars_without_trades_is_told_beside_the_gap(
+async def test_quiet_bars_are_reported_with_gaps(
     told: tuple[RunReport, list[Line]],
 ) -> None:
     (data,) = told[0].data
@@ -118,7 +118,7 @@ async def test_a_run_of_bars_without_trades_is_told_beside_the_gap(
     assert data.quiet == ["14 bars without a trade from 2023-03-24 11:30 to 2023-03-24 12:40"]
 
 
-async def test_the_report_tells_what_was_cancelled_and_what_is_still_open(
+async def test_report_lists_cancellations_and_open_positions(
     told: tuple[RunReport, list[Line]],
 ) -> None:
     report, lines = told

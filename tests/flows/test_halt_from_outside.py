@@ -28,7 +28,7 @@ AFTER_THE_FIRST_CALLS = 360
 NOBODY = {"agent": None, "workflow": None, "model": None}
 
 
-async def test_a_halt_ends_what_is_under_way_and_lets_nothing_new_run(
+async def test_halt_cancels_running_and_refuses_new_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules, out = Waiting(monkeypatch, 3), tmp_path / "out"
@@ -59,9 +59,7 @@ async def test_a_halt_ends_what_is_under_way_and_lets_nothing_new_run(
     assert (await replay(out, workers=8)).identical
 
 
-async def test_who_is_parked_is_told_and_goes_on_with_a_raised_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_parked_call_resumes_with_raised_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rules, out = Waiting(monkeypatch, 1, 2), tmp_path / "out"
 
     async def somebody_is_parked() -> None:
@@ -89,7 +87,7 @@ async def test_who_is_parked_is_told_and_goes_on_with_a_raised_limit(
     assert (await replay(out, workers=8)).identical
 
 
-async def test_what_was_refused_for_want_of_money_goes_on_with_a_raised_limit(tmp_path: Path) -> None:
+async def test_raised_limit_ends_budget_refusals(tmp_path: Path) -> None:
     async def more(session: Overseen) -> None:
         await session.order(
             limit_command("tenant", "*", "none", usd="5", tokens=None, calls=None, remove=False)
@@ -110,7 +108,7 @@ async def test_what_was_refused_for_want_of_money_goes_on_with_a_raised_limit(tm
     assert None not in kinds[refusals[0] : refusals[-1]]
 
 
-async def test_between_a_halt_and_its_end_nothing_is_sent(tmp_path: Path) -> None:
+async def test_halt_refuses_calls_until_resume(tmp_path: Path) -> None:
     async def halt(session: Overseen) -> None:
         await session.order(halt_command("default", **NOBODY))
 
@@ -140,7 +138,7 @@ async def test_between_a_halt_and_its_end_nothing_is_sent(tmp_path: Path) -> Non
         ({"model": "somebody/else"}, set[str]()),
     ],
 )
-async def test_a_halt_stops_its_own_scope_only(
+async def test_halt_stops_only_the_given_scope(
     scope: dict[str, str], stopped: set[str], tmp_path: Path
 ) -> None:
     async def halt(session: Overseen) -> None:

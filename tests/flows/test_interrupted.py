@@ -52,7 +52,7 @@ def telling_to_end(at: int, by: signal.Signals) -> Callable[[RunProgress], None]
         (430, "paper", signal.SIGTERM),
     ],
 )
-async def test_an_interrupted_run_ends_after_the_moment_under_way_and_goes_on_later(
+async def test_interrupted_run_resumes_to_same_digest(
     at: int, mode: str, by: signal.Signals, tmp_path: Path
 ) -> None:
     asked: dict[str, Any] = {"data": ("btcusdt-5m",), "bars": 450, "mode": mode, "inject": FAULTS}
@@ -81,7 +81,7 @@ async def test_an_interrupted_run_ends_after_the_moment_under_way_and_goes_on_la
     assert len({one.interaction_id for one in calls_in(kept)}) == len(calls_in(kept)) == whole.attempts
 
 
-async def test_what_an_interrupted_run_has_left_replays(tmp_path: Path) -> None:
+async def test_interrupted_run_replays_identically(tmp_path: Path) -> None:
     report = await interrupted(tmp_path, at=700, inject=FAULTS)
 
     again = await replay(tmp_path, workers=8)
@@ -90,9 +90,7 @@ async def test_what_an_interrupted_run_has_left_replays(tmp_path: Path) -> None:
     assert again.bars == sum(each.bars for each in report.data) < 1200
 
 
-async def test_a_run_that_waits_for_a_bar_is_ended_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_run_waiting_for_bar_ends_immediately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     with os.fdopen(reader) as stdin, os.fdopen(writer, "w") as sender:
         monkeypatch.setattr(sys, "stdin", stdin)
@@ -108,14 +106,14 @@ async def test_a_run_that_waits_for_a_bar_is_ended_at_once(
     assert len(events_in(await kept_in(report.log), "analysis.skipped")) == 2
 
 
-async def test_a_run_that_has_ended_is_not_gone_on_with(tmp_path: Path) -> None:
+async def test_ended_run_cannot_be_resumed(tmp_path: Path) -> None:
     await ran(tmp_path, data=("btcusdt-5m",), bars=20)
 
     with pytest.raises(OptionError, match="--resume is run 1, which has "):
         await ran(tmp_path, data=("btcusdt-5m",), bars=20, resume=True)
 
 
-async def test_a_run_that_has_ended_goes_on_with_more_bars(tmp_path: Path) -> None:
+async def test_ended_run_continues_with_more_bars(tmp_path: Path) -> None:
     await ran(tmp_path / "out", data=("btcusdt-5m",), bars=320)
 
     more = await ran(tmp_path / "out", data=("btcusdt-5m",), bars=400, resume=True)
@@ -127,7 +125,7 @@ async def test_a_run_that_has_ended_goes_on_with_more_bars(tmp_path: Path) -> No
         await ran(tmp_path / "out", data=("btcusdt-5m",), bars=400, resume=True)
 
 
-async def test_fewer_bars_than_were_fed_are_refused_and_nothing_is_cut(tmp_path: Path) -> None:
+async def test_resume_with_fewer_bars_is_refused(tmp_path: Path) -> None:
     await interrupted(tmp_path, at=330, data=("btcusdt-5m",))
     before = decided(tmp_path)
 
@@ -137,7 +135,7 @@ async def test_fewer_bars_than_were_fed_are_refused_and_nothing_is_cut(tmp_path:
     assert decided(tmp_path) == before != b""
 
 
-async def test_a_run_whose_bars_are_gone_is_not_gone_on_with(tmp_path: Path) -> None:
+async def test_resume_without_recorded_bars_is_refused(tmp_path: Path) -> None:
     await ran(tmp_path, data=("btcusdt-5m",), bars=330)
     before = decided(tmp_path)
     (tmp_path / "bars-BTCUSDT.csv").unlink()
@@ -157,7 +155,7 @@ async def test_a_run_whose_bars_are_gone_is_not_gone_on_with(tmp_path: Path) -> 
         ({"seed": "2"}, "--seed"),
     ],
 )
-async def test_other_inputs_than_the_run_began_with_are_refused(
+async def test_resume_with_other_inputs_is_refused(
     changes: dict[str, Any], option: str, tmp_path: Path
 ) -> None:
     await interrupted(tmp_path, at=5, data=("btcusdt-5m",))
@@ -168,7 +166,7 @@ async def test_other_inputs_than_the_run_began_with_are_refused(
     assert refused.value.option == option
 
 
-async def test_a_run_from_a_recording_goes_on_from_the_recording_only(tmp_path: Path) -> None:
+async def test_recorded_run_resumes_only_from_recording(tmp_path: Path) -> None:
     await ran(tmp_path / "first", data=("btcusdt-5m",), bars=400)
     recording: dict[str, Any] = {
         "provider": "recorded",
@@ -186,7 +184,7 @@ async def test_a_run_from_a_recording_goes_on_from_the_recording_only(tmp_path: 
     assert not resumed.interrupted
 
 
-async def test_a_run_that_an_error_ends_has_an_end_on_record(tmp_path: Path) -> None:
+async def test_failed_run_records_an_end(tmp_path: Path) -> None:
     asked: dict[str, Any] = {"data": ("btcusdt-5m",), "bars": 450}
     await ran(tmp_path / "first", data=("btcusdt-5m",), bars=400)
     with pytest.raises(ReplayMissError):

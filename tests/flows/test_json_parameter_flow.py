@@ -40,7 +40,7 @@ def generated(kept: list[LLMInteraction]) -> GenerationResult:
     return GENERATOR.generate_from(outcome_of(kept), kept[-1].result.raw_output)
 
 
-async def test_the_example_becomes_code_in_one_call() -> None:
+async def test_example_answer_generates_code_without_retry() -> None:
     kept, _ = await planned(EXAMPLE)
 
     result = generated(kept)
@@ -51,7 +51,7 @@ async def test_the_example_becomes_code_in_one_call() -> None:
     assert code_problems(str(result.code)) == ()
 
 
-async def test_an_answer_is_asked_for_again_with_what_was_wrong_until_it_is_right() -> None:
+async def test_wrong_answer_is_retried_with_violations() -> None:
     wrong = answer({**VALID, "momentum_period": 25, "stop_loss": "10%"})
 
     kept, model = await planned(wrong, INCONSISTENT, EXAMPLE)
@@ -69,7 +69,7 @@ async def test_an_answer_is_asked_for_again_with_what_was_wrong_until_it_is_righ
     assert all(one.result.cost_nusd >= 0 for one in kept)
 
 
-async def test_after_three_answers_the_error_has_the_last_details_and_every_interaction() -> None:
+async def test_third_wrong_answer_fails_with_details() -> None:
     first = answer({**VALID, "momentum_period": 25})
     second = answer({**VALID, "n_stocks": 7})
 
@@ -85,7 +85,7 @@ async def test_after_three_answers_the_error_has_the_last_details_and_every_inte
     assert "Use 20 (closest valid value)" in str(raised.value)
 
 
-async def test_a_cut_answer_is_not_asked_for_again_in_the_same_way() -> None:
+async def test_truncated_answer_ends_before_third_attempt() -> None:
     kept, _ = await planned(EXAMPLE[:200], EXAMPLE[:200], EXAMPLE)
 
     with pytest.raises(GenerationFailedError) as raised:
@@ -94,7 +94,7 @@ async def test_a_cut_answer_is_not_asked_for_again_in_the_same_way() -> None:
     assert len(kept) == len(raised.value.interaction_ids) < 3
 
 
-async def test_reasoning_that_stands_apart_comes_with_the_parameters() -> None:
+async def test_separate_reasoning_accompanies_the_parameters() -> None:
     text = f"REASONING:\n{REASON}\n\nJSON:\n{answer(reasoning=None)}"
 
     kept, _ = await planned(text, reasoning_apart=True)
@@ -105,7 +105,7 @@ async def test_reasoning_that_stands_apart_comes_with_the_parameters() -> None:
     assert [error.error_type for error in generated(short).errors] == ["missing_field"]
 
 
-async def test_a_text_for_a_number_is_read_as_the_number_that_it_spells() -> None:
+async def test_numeric_text_is_read_as_number() -> None:
     params = {**VALID, "n_stocks": "15", "stop_loss": "0.10"}
 
     kept, _ = await planned(json.dumps({"reasoning": REASON, "params": params}))

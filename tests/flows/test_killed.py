@@ -72,7 +72,7 @@ def outcome(report: RunReport) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("bar", "data"), [(2, SAMPLES), (700, SAMPLES), (340, SAMPLES[:1]), (449, SAMPLES[:1])]
 )
-async def test_a_backtest_killed_between_bars_ends_as_if_nothing_had_been(
+async def test_killed_backtest_resumes_to_same_outcome(
     bar: int, data: tuple[str, ...], tmp_path: Path
 ) -> None:
     asked: dict[str, Any] = {"data": data, "bars": 450, "inject": FAULTS}
@@ -102,9 +102,7 @@ async def test_a_backtest_killed_between_bars_ends_as_if_nothing_had_been(
 @pytest.mark.parametrize(
     ("call", "workflow"), [(1, "analysis"), (5, "analysis"), (1, "execution"), (2, "execution")]
 )
-async def test_a_run_on_paper_killed_in_a_call_goes_on_with_a_new_attempt_but_for_an_order(
-    call: int, workflow: str, tmp_path: Path
-) -> None:
+async def test_killed_paper_run_retries_except_orders(call: int, workflow: str, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"data": SAMPLES, "bars": 450, "mode": "paper"}
     kill(tmp_path / "killed", when={"call": call, "workflow": workflow}, **asked)
     left = await kept_in(tmp_path / "killed" / "interactions.jsonl")
@@ -127,7 +125,7 @@ async def test_a_run_on_paper_killed_in_a_call_goes_on_with_a_new_attempt_but_fo
     assert dispatched == {one.result.reservation_id for one in calls_in(kept)}
 
 
-async def test_a_run_that_is_killed_again_while_it_is_resumed_still_goes_on(tmp_path: Path) -> None:
+async def test_run_killed_twice_still_resumes(tmp_path: Path) -> None:
     out = tmp_path / "killed"
     kill(out, when={"bar": 400}, **ONE)
     fed = rows_in(out / "bars-BTCUSDT.csv")
@@ -145,7 +143,7 @@ async def test_a_run_that_is_killed_again_while_it_is_resumed_still_goes_on(tmp_
     await checked(out)
 
 
-async def test_a_stream_that_goes_on_after_a_kill_has_lost_no_bar(tmp_path: Path) -> None:
+async def test_killed_stream_resumes_without_losing_bars(tmp_path: Path) -> None:
     rows = csv_of(BTC[:400])
     with on_standard_input(tmp_path / "all.csv", rows):
         whole = await ran(tmp_path / "whole", **STREAM)
@@ -163,7 +161,7 @@ async def test_a_stream_that_goes_on_after_a_kill_has_lost_no_bar(tmp_path: Path
     assert rows_in(tmp_path / "killed" / "bars-BTCUSDT.csv") == rows
 
 
-async def test_a_line_that_the_kill_has_torn_is_set_aside(tmp_path: Path) -> None:
+async def test_torn_line_is_set_aside_on_resume(tmp_path: Path) -> None:
     out = tmp_path / "killed"
     kill(out, when={"bar": 400}, **ONE)
     log = out / "interactions.jsonl"

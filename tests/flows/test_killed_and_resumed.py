@@ -18,9 +18,7 @@ def stub() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_invoice_stays_within_the_limit_and_the_books_show_it(
-    mode: str, stub: str, tmp_path: Path
-) -> None:
+def test_invoice_stays_within_limit_after_kills(mode: str, stub: str, tmp_path: Path) -> None:
     run = kill_and_resume(tmp_path, mode, stub)
 
     assert run.kills == 5

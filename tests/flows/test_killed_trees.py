@@ -61,7 +61,7 @@ def killed_and_gone_on(folder: Path, call: int, *, most_calls: int = 20) -> dict
 
 
 @pytest.mark.parametrize("call", range(1, CALLS + 1))
-async def test_a_tree_that_was_killed_pays_only_the_call_under_way_again(call: int, tmp_path: Path) -> None:
+async def test_killed_tree_repeats_only_running_call(call: int, tmp_path: Path) -> None:
     page = await asyncio.to_thread(killed_and_gone_on, tmp_path / "one", call)
 
     assert page["conclusion"] == "joined root"
@@ -88,9 +88,7 @@ def at_once(folder: Path, processes: int) -> list[Ended]:
 
 
 @pytest.mark.parametrize("call", [1, 4, CALLS])
-async def test_of_processes_that_go_on_with_one_tree_at_once_one_does_and_the_others_are_told(
-    call: int, tmp_path: Path
-) -> None:
+async def test_concurrent_resumes_of_tree_run_once(call: int, tmp_path: Path) -> None:
     folder = tmp_path / "one"
     killed = await asyncio.to_thread(grown, folder, dies_in=call)
     assert killed.code == -signal.SIGKILL, killed.err
@@ -108,7 +106,7 @@ async def test_of_processes_that_go_on_with_one_tree_at_once_one_does_and_the_ot
     assert sum(one.result.success for one in attempts) == CALLS
 
 
-async def test_a_tree_that_another_process_goes_on_with_is_refused_until_that_has_ended(
+async def test_tree_open_elsewhere_is_refused(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "one"
@@ -127,7 +125,7 @@ async def test_a_tree_that_another_process_goes_on_with_is_refused_until_that_ha
     assert sent_in(folder) == ALL
 
 
-async def test_a_tree_that_is_finished_is_not_paid_again_by_another_process(tmp_path: Path) -> None:
+async def test_finished_tree_is_not_paid_again(tmp_path: Path) -> None:
     first = await asyncio.to_thread(grown, tmp_path / "one")
     lines = log_in(tmp_path / "one").read_bytes().count(b"recursion.")
 
@@ -139,18 +137,14 @@ async def test_a_tree_that_is_finished_is_not_paid_again_by_another_process(tmp_
 
 
 @pytest.mark.parametrize("call", [1, 4, 7])
-async def test_what_was_sent_before_a_kill_counts_under_the_ceilings_of_the_trace(
-    call: int, tmp_path: Path
-) -> None:
+async def test_calls_before_kill_count_toward_ceilings(call: int, tmp_path: Path) -> None:
     page = await asyncio.to_thread(killed_and_gone_on, tmp_path / "one", call, most_calls=CALLS)
 
     assert len(sent_in(tmp_path / "one")) <= CALLS
     assert "open" not in page["states"].values()
 
 
-async def test_they_hold_on_servers_and_through_a_rebuild_of_the_ledger(
-    tmp_path: Path, own_redis: RealServer
-) -> None:
+async def test_ceilings_survive_kill_and_ledger_rebuild(tmp_path: Path, own_redis: RealServer) -> None:
     """It takes its time: a new process waits for the lease of the killed one."""
     folder, url, call = tmp_path / "one", own_redis.url, 4
     namespace = redis_settings_of(url).namespace
@@ -169,9 +163,7 @@ async def test_they_hold_on_servers_and_through_a_rebuild_of_the_ledger(
     assert "open" not in json.loads(went_on.out)["states"].values()
 
 
-async def test_a_trace_whose_calls_are_used_up_stays_so_after_a_rebuild(
-    tmp_path: Path, own_redis: RealServer
-) -> None:
+async def test_exhausted_trace_stays_exhausted_after_rebuild(tmp_path: Path, own_redis: RealServer) -> None:
     folder, url = tmp_path / "one", own_redis.url
     await asyncio.to_thread(grown, folder, ledger=url, most_calls=CALLS)
     await rebuild_ledger([log_in(folder)], url, "default", discard_server=True)

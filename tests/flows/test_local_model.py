@@ -20,9 +20,7 @@ def weights_folder() -> Path:
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)  # a call takes half a minute on an idle core
-async def test_a_session_with_the_local_model_is_played_again_without_it(
-    weights_folder: Path, tmp_path: Path
-) -> None:
+async def test_local_model_session_replays_without_model(weights_folder: Path, tmp_path: Path) -> None:
     report = await ran(
         tmp_path / "out",
         data=("btcusdt-5m",),

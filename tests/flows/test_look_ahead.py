@@ -30,7 +30,7 @@ def market(bars: int = 312) -> MarketSnapshot:
     return view.snapshot()
 
 
-def test_an_unclosed_bar_does_not_get_into_the_market_view() -> None:
+def test_unclosed_bar_is_refused_by_market_view() -> None:
     view = MarketView("BTCUSDT")
     view.push(BTC[0], as_of=BTC[0].close_time)
 
@@ -40,7 +40,7 @@ def test_an_unclosed_bar_does_not_get_into_the_market_view() -> None:
         view.snapshot(as_of=BTC[0].close_time - timedelta(microseconds=1))
 
 
-async def test_a_question_about_a_bar_that_has_not_closed_is_not_built() -> None:
+async def test_question_about_unclosed_bar_is_refused() -> None:
     seen = market()
     ahead = replace(seen, as_of=seen.as_of - FIVE_MINUTES)
     desk = gateway(rules())
@@ -92,7 +92,7 @@ async def answer_of(desk: MemoryGateway, envelope: LLMEnvelope) -> GatewayReply:
     return answer
 
 
-async def test_an_honest_envelope_is_answered() -> None:
+async def test_unmodified_envelope_is_answered() -> None:
     envelope = await honest_envelope()
     desk = gateway(rules(), clock=SimClock(market().as_of))
 
@@ -103,7 +103,7 @@ async def test_an_honest_envelope_is_answered() -> None:
 
 
 @pytest.mark.parametrize("back", [timedelta(microseconds=1), FIVE_MINUTES, timedelta(days=1)])
-async def test_an_envelope_whose_moment_was_moved_back_is_refused_in_the_worker(back: timedelta) -> None:
+async def test_envelope_with_earlier_as_of_is_refused(back: timedelta) -> None:
     honest = await honest_envelope()
     assert honest.as_of is not None
     forged = honest.model_copy(update={"as_of": honest.as_of - back})
@@ -122,7 +122,7 @@ async def test_an_envelope_whose_moment_was_moved_back_is_refused_in_the_worker(
     assert desk.gate.statistics().admitted == 0
 
 
-async def test_evidence_that_was_swapped_for_later_evidence_is_refused_in_the_worker() -> None:
+async def test_later_evidence_is_refused_by_worker() -> None:
     honest = await honest_envelope()
     assert honest.as_of is not None
     last = honest.retrieved_evidence[-1]
@@ -137,7 +137,7 @@ async def test_evidence_that_was_swapped_for_later_evidence_is_refused_in_the_wo
     assert last.evidence_id in answer.result.failure.description
 
 
-async def test_every_item_of_every_question_of_a_session_was_known_when_it_was_asked() -> None:
+async def test_session_evidence_precedes_as_of() -> None:
     played = await evening()
 
     for one in calls_in(await played.records()):
@@ -151,7 +151,7 @@ async def test_every_item_of_every_question_of_a_session_was_known_when_it_was_a
             assert item.available_at <= envelope.as_of
 
 
-async def test_no_fill_is_on_the_bar_that_the_decision_saw() -> None:
+async def test_fill_follows_the_decision_bar() -> None:
     played = await evening()
     fills = [line for line in played.lines if line["kind"] == "order.filled"]
     intents = {line["id"]: line for line in played.lines if line["kind"] == "intent.approved"}
@@ -160,7 +160,7 @@ async def test_no_fill_is_on_the_bar_that_the_decision_saw() -> None:
     assert all(fill["body"]["time"] > intents[fill["body"]["intent_id"]]["as_of"] for fill in fills)
 
 
-async def test_what_the_future_holds_does_not_change_the_past() -> None:
+async def test_later_bars_do_not_change_earlier_log() -> None:
     whole = await evening()
     part = await evening(most_bars=450)
 

@@ -12,7 +12,7 @@ from tests.flows.sessions import FAULTS, calls_in, decided, kept_in, ran
 
 
 @pytest.mark.parametrize("workers", [1, 8])
-async def test_no_more_calls_are_sent_than_allowed(workers: int, tmp_path: Path) -> None:
+async def test_sent_calls_never_exceed_max_calls(workers: int, tmp_path: Path) -> None:
     report = await ran(tmp_path, max_calls=7, workers=workers)
 
     assert (report.sent, report.max_calls) == (7, 7)
@@ -20,7 +20,7 @@ async def test_no_more_calls_are_sent_than_allowed(workers: int, tmp_path: Path)
     assert report.data[0].bars == 600
 
 
-async def test_second_tries_count_as_calls(tmp_path: Path) -> None:
+async def test_retries_count_as_calls(tmp_path: Path) -> None:
     report = await ran(tmp_path, max_calls=9, inject=FAULTS)
 
     sent = [call for call in calls_in(await kept_in(report.log)) if call.result.dispatched_at is not None]
@@ -28,7 +28,7 @@ async def test_second_tries_count_as_calls(tmp_path: Path) -> None:
     assert any(call.result.attempt_number > 1 for call in sent)
 
 
-async def test_a_refusal_names_the_limit(tmp_path: Path) -> None:
+async def test_call_refusal_names_the_limit(tmp_path: Path) -> None:
     report = await ran(tmp_path, max_calls=1)
 
     refused = [call.result for call in calls_in(await kept_in(report.log)) if not call.result.dispatched_at]
@@ -36,7 +36,7 @@ async def test_a_refusal_names_the_limit(tmp_path: Path) -> None:
     assert all(r.failure and "0 calls left" in r.failure.description for r in refused)
 
 
-async def test_a_limited_session_is_replayed_byte_for_byte(tmp_path: Path) -> None:
+async def test_limited_session_replays_byte_for_byte(tmp_path: Path) -> None:
     report = await ran(tmp_path, max_calls=7, inject=FAULTS)
 
     assert (await replay(tmp_path, workers=1)).identical
@@ -46,7 +46,7 @@ async def test_a_limited_session_is_replayed_byte_for_byte(tmp_path: Path) -> No
     assert decided(tmp_path / "again") == decided(tmp_path)
 
 
-async def test_a_run_that_goes_on_counts_what_was_called_before(tmp_path: Path) -> None:
+async def test_resumed_run_counts_earlier_calls(tmp_path: Path) -> None:
     first = await ran(tmp_path, max_calls=5, bars=450)
 
     second = await ran(tmp_path, max_calls=8, resume=True)
@@ -56,7 +56,7 @@ async def test_a_run_that_goes_on_counts_what_was_called_before(tmp_path: Path) 
     assert (await replay(tmp_path)).identical
 
 
-async def test_a_run_that_goes_on_keeps_the_budget_that_is_not_said_again(tmp_path: Path) -> None:
+async def test_resumed_run_keeps_unspecified_budget(tmp_path: Path) -> None:
     await ran(tmp_path, max_calls=5, bars=450, budget_usd=Decimal("0.25"))
 
     await ran(tmp_path, max_calls=8, resume=True)
@@ -65,7 +65,7 @@ async def test_a_run_that_goes_on_keeps_the_budget_that_is_not_said_again(tmp_pa
     assert (limit.nusd, limit.calls) == (NANO // 4, 8)
 
 
-async def test_a_limit_that_is_never_reached_changes_nothing(tmp_path: Path) -> None:
+async def test_unreached_limit_does_not_change_decisions(tmp_path: Path) -> None:
     free, limited = await ran(tmp_path / "free"), await ran(tmp_path / "limited", max_calls=10_000)
 
     assert decided(tmp_path / "free") == decided(tmp_path / "limited")

@@ -55,7 +55,7 @@ def options(sample: Sequence[Bar], tmp_path: Path) -> RunOptions:
     return RunOptions(data=(f"XRPUSDT={path}",), out=tmp_path / "session")
 
 
-async def test_a_session_and_its_replay_keep_neither_bars_nor_attempts(options: RunOptions) -> None:
+async def test_session_and_replay_keep_bounded_objects(options: RunOptions) -> None:
     before, attempts_before = alive(Bar, LLMInteraction)
     numbers = count()
     played: dict[int, int] = {}
@@ -95,7 +95,7 @@ class WatchedStore(MemoryInteractionStore):
         (self.alive_at_the_end,) = alive(LLMInteraction)
 
 
-async def test_a_report_keeps_no_attempt() -> None:
+async def test_report_keeps_no_attempts() -> None:
     store = WatchedStore()
     (before,) = alive(LLMInteraction)
     for _ in range(50):

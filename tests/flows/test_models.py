@@ -45,9 +45,7 @@ async def ran(asked: RunOptions) -> RunReport:
     return await run_session(asked, on_progress=lambda _progress: None)
 
 
-async def test_a_session_with_a_model_is_recorded_and_replayed_without_it(
-    answers: Mapping[str, str], tmp_path: Path
-) -> None:
+async def test_model_session_replays_without_model(answers: Mapping[str, str], tmp_path: Path) -> None:
     with served(answers) as server:
         report = await ran(asking(tmp_path, server.url))
 
@@ -60,9 +58,7 @@ async def test_a_session_with_a_model_is_recorded_and_replayed_without_it(
     assert again.answered == report.sent
 
 
-async def test_the_manifest_names_the_model_and_keeps_no_host(
-    answers: Mapping[str, str], tmp_path: Path
-) -> None:
+async def test_manifest_names_model_and_hides_host(answers: Mapping[str, str], tmp_path: Path) -> None:
     with served(answers) as server:
         report = await ran(asking(tmp_path, server.url, max_calls=2))
 
@@ -72,7 +68,7 @@ async def test_the_manifest_names_the_model_and_keeps_no_host(
     assert "127.0.0.1" not in json.dumps(manifest)
 
 
-async def test_answers_that_are_not_accepted_are_asked_for_again_and_counted(tmp_path: Path) -> None:
+async def test_rejected_answers_are_retried_and_counted(tmp_path: Path) -> None:
     with served({}) as server:
         report = await ran(asking(tmp_path, server.url, max_calls=6))
 
@@ -86,9 +82,7 @@ async def test_answers_that_are_not_accepted_are_asked_for_again_and_counted(tmp
 @pytest.mark.parametrize(
     ("status", "kind"), [(401, "auth_error"), (402, "billing"), (404, "invalid_request")]
 )
-async def test_a_session_whose_first_call_is_refused_for_good_ends_there(
-    status: int, kind: str, tmp_path: Path
-) -> None:
+async def test_permanently_refused_first_call_ends_session(status: int, kind: str, tmp_path: Path) -> None:
     with served({}, refuses=status) as server:
         with pytest.raises(UnusableProviderError, match=f"{kind}.*--resume"):
             await ran(asking(tmp_path, server.url))
@@ -99,7 +93,7 @@ async def test_a_session_whose_first_call_is_refused_for_good_ends_there(
     assert call.result.failure.category == kind
 
 
-async def test_a_session_ends_where_no_server_is(tmp_path: Path) -> None:
+async def test_unreachable_server_ends_session(tmp_path: Path) -> None:
     with served({}) as gone:
         pass
 
@@ -114,9 +108,7 @@ async def test_a_session_ends_where_no_server_is(tmp_path: Path) -> None:
     )
 
 
-async def test_a_session_that_ended_of_its_provider_goes_on_when_that_is_put_right(
-    answers: Mapping[str, str], tmp_path: Path
-) -> None:
+async def test_session_resumes_after_provider_is_fixed(answers: Mapping[str, str], tmp_path: Path) -> None:
     with served({}, refuses=401) as server, pytest.raises(UnusableProviderError):
         await ran(asking(tmp_path, server.url))
 
@@ -136,7 +128,7 @@ async def test_a_session_that_ended_of_its_provider_goes_on_when_that_is_put_rig
         ({"provider": "rules", "base_url": None}, "--provider"),
     ],
 )
-async def test_a_run_goes_on_with_the_model_and_server_it_was_started_with(
+async def test_resume_requires_original_model_and_server(
     changes: dict[str, Any], option: str, tmp_path: Path
 ) -> None:
     with served({}, refuses=401) as server, pytest.raises(UnusableProviderError):

@@ -24,7 +24,7 @@ BTC = {"btcusdt-5m": LOADED["btcusdt-5m"]}
         ("cut=100%", {"truncated", "parsing_error"}),
     ],
 )
-async def test_calls_that_all_fail_give_reasons_and_no_order(
+async def test_failed_calls_give_reasons_without_orders(
     inject: str, reasons: set[str], tmp_path: Path
 ) -> None:
     report = await ran(tmp_path, data=("btcusdt-5m",), inject=inject, bars=450)
@@ -48,7 +48,7 @@ async def test_calls_that_all_fail_give_reasons_and_no_order(
     assert (report.orders, report.fills, report.pnl, report.equity_end) == (0, 0, 0, report.equity_start)
 
 
-async def test_broken_answers_are_mended_in_analysis_alone_and_give_no_order(tmp_path: Path) -> None:
+async def test_only_analysis_mends_malformed_answers(tmp_path: Path) -> None:
     report = await ran(tmp_path, inject="malformed=100%", bars=900)
 
     calls = calls_in(await kept_in(report.log))
@@ -62,7 +62,7 @@ async def test_broken_answers_are_mended_in_analysis_alone_and_give_no_order(tmp
     assert (report.orders, report.fills) == (0, 0)
 
 
-async def test_no_decision_is_counted_apart_from_standing_aside(recorded: RunReport) -> None:
+async def test_no_decisions_are_counted_separately(recorded: RunReport) -> None:
     events = events_in(await kept_in(recorded.log))
     verdicts = Counter(event.body["verdict"] for event in events if event.kind == "analysis.assessed")
     missing = [event for event in events if event.kind in {"analysis.undecided", "intent.undecided"}]
@@ -76,7 +76,7 @@ async def test_no_decision_is_counted_apart_from_standing_aside(recorded: RunRep
     assert {event.body["reason"]["category"] for event in missing} <= set(FailureKind)
 
 
-async def test_an_intent_whose_fill_strategy_failed_gives_no_order(recorded: RunReport) -> None:
+async def test_failed_fill_strategy_gives_no_order(recorded: RunReport) -> None:
     events = events_in(await kept_in(recorded.log))
     caused = Counter((event.kind, event.trace_id) for event in events)
     undecided = [event for event in events if event.kind == "intent.undecided"]
@@ -86,7 +86,7 @@ async def test_an_intent_whose_fill_strategy_failed_gives_no_order(recorded: Run
     assert all(caused["intent.approved", event.trace_id] == 1 for event in undecided)
 
 
-async def test_a_reason_is_that_of_the_last_attempt(recorded: RunReport) -> None:
+async def test_no_decision_reason_is_from_last_attempt(recorded: RunReport) -> None:
     everything = await kept_in(recorded.log)
     last = {one.envelope.envelope_id: one.result for one in calls_in(everything)}
 
@@ -98,7 +98,7 @@ async def test_a_reason_is_that_of_the_last_attempt(recorded: RunReport) -> None
 
 
 @pytest.mark.parametrize("budget_nusd", [1, 100_000_000, 130_000_000])
-async def test_a_budget_is_never_passed_and_what_is_not_asked_has_its_reason(budget_nusd: int) -> None:
+async def test_refused_calls_are_recorded_within_budget(budget_nusd: int) -> None:
     ledger = port_adapters.budget_ledger(budget_nusd)
 
     played = await evening(Priced(), model=PRICED, ledger=ledger, bars=BTC, workers=8)
@@ -114,7 +114,7 @@ async def test_a_budget_is_never_passed_and_what_is_not_asked_has_its_reason(bud
     assert all(result.cost_nusd == 0 and result.dispatched_at is None for result in refused)
 
 
-async def test_what_was_charged_in_doubt_counts_against_the_budget() -> None:
+async def test_in_doubt_charges_count_against_budget() -> None:
     class Lost(Priced):
         async def complete(self, request: ModelRequest) -> ModelResponse:
             raise ProviderError(FailureKind.TIMEOUT, "no answer", sent=True)
@@ -129,7 +129,7 @@ async def test_what_was_charged_in_doubt_counts_against_the_budget() -> None:
     assert played.played.counters.orders == 0
 
 
-async def test_an_execution_call_of_unknown_end_is_not_tried_again() -> None:
+async def test_execution_in_doubt_is_not_retried() -> None:
     class LostOnce(Priced):
         async def complete(self, request: ModelRequest) -> ModelResponse:
             if request.envelope.workflow is EnvelopeWorkflow.EXECUTION:
@@ -145,7 +145,7 @@ async def test_an_execution_call_of_unknown_end_is_not_tried_again() -> None:
     assert played.played.counters.no_decisions["execution"] == {"timeout": len(calls)}
 
 
-async def test_the_least_budget_is_enough_for_rules_that_cost_nothing(tmp_path: Path) -> None:
+async def test_minimal_budget_suffices_for_free_rules(tmp_path: Path) -> None:
     report = await ran(tmp_path, data=("btcusdt-5m",), budget_usd=Decimal("1e-9"), bars=400)
 
     assert report.attempts > 0

@@ -67,9 +67,7 @@ async def from_a_file(tmp_path: Path) -> RunReport:
 
 
 @pytest.mark.parametrize("spelled", [csv_of, json_of], ids=["csv", "json"])
-async def test_bars_on_standard_input_are_traded_like_bars_in_a_file(
-    spelled: Any, from_a_file: RunReport, tmp_path: Path
-) -> None:
+async def test_stdin_bars_trade_like_file_bars(spelled: Any, from_a_file: RunReport, tmp_path: Path) -> None:
     report = await streamed(tmp_path / "stream", spelled(BTC[:400]))
 
     assert report.digest == from_a_file.digest
@@ -78,7 +76,7 @@ async def test_bars_on_standard_input_are_traded_like_bars_in_a_file(
     assert (await replay(tmp_path / "stream", workers=8)).identical
 
 
-async def test_a_hole_and_a_repeat_are_reported_and_nothing_is_invented(tmp_path: Path) -> None:
+async def test_gaps_and_duplicates_are_reported(tmp_path: Path) -> None:
     bars = [*BTC[:10], BTC[9], *BTC[13:20], BTC[19]]
 
     report = await streamed(tmp_path, csv_of(bars))
@@ -99,7 +97,7 @@ async def test_a_hole_and_a_repeat_are_reported_and_nothing_is_invented(tmp_path
         (csv_of(BTC[:1])[1], BarSequenceError, "stdin, line 342: open_time is 2023-03-20T00:00:00"),
     ],
 )
-async def test_a_malformed_line_is_named_and_what_came_before_it_is_kept(
+async def test_malformed_line_is_named_and_decisions_kept(
     bad: str, error: type[Exception], says: str, tmp_path: Path
 ) -> None:
     rows = csv_of(BTC[:400])
@@ -119,7 +117,7 @@ async def test_a_malformed_line_is_named_and_what_came_before_it_is_kept(
     assert (tmp_path / "broken" / "bars-BTCUSDT.csv").read_text(encoding="utf-8").splitlines() == rows[:341]
 
 
-async def test_every_call_is_on_record_before_it_leaves(tmp_path: Path) -> None:
+async def test_calls_are_recorded_before_sending(tmp_path: Path) -> None:
     report = await ran(tmp_path, mode="paper", bars=450)
 
     noted: set[str] = set()
@@ -133,7 +131,7 @@ async def test_every_call_is_on_record_before_it_leaves(tmp_path: Path) -> None:
     assert answered == len(noted) > 0
 
 
-async def test_a_bar_is_decided_on_before_the_next_one_comes(tmp_path: Path) -> None:
+async def test_bar_is_decided_before_next_arrives(tmp_path: Path) -> None:
     async with sender() as (rows, send_next):
         done: list[int] = []
 
@@ -170,7 +168,7 @@ async def sender() -> AsyncIterator[tuple[int, Any]]:
     ("mode", "can_be_repeated", "on_disk"),
     [("paper", True, True), ("backtest", False, True), ("backtest", True, False)],
 )
-async def test_on_paper_and_from_a_model_a_record_is_on_disk_when_it_was_taken(
+async def test_unrepeatable_records_are_written_immediately(
     mode: RunMode, *, can_be_repeated: bool, on_disk: bool, tmp_path: Path
 ) -> None:
     log = port_adapters.log_for(mode, tmp_path / "log.jsonl", can_be_repeated=can_be_repeated)

@@ -109,13 +109,11 @@ async def all_complete(ledger: Ledger, envelopes: list[LLMEnvelope], worst_nusd:
     assert booked[ScopeKind.TENANT].held.nusd == 0
 
 
-async def test_64_calls_with_a_64k_cap_that_use_1k_complete_in_one_process(
-    envelopes: list[LLMEnvelope], worst_nusd: int
-) -> None:
+async def test_parked_calls_complete_in_single_process(envelopes: list[LLMEnvelope], worst_nusd: int) -> None:
     await all_complete(MemoryLedger([tenant(WORST_CASES * worst_nusd)]), envelopes, worst_nusd)
 
 
-async def test_64_calls_with_a_64k_cap_that_use_1k_complete_on_a_server(
+async def test_parked_calls_complete_on_server(
     shared: RedisLedger, envelopes: list[LLMEnvelope], worst_nusd: int
 ) -> None:
     await all_complete(shared, envelopes, worst_nusd)

@@ -59,7 +59,7 @@ def test_every_record_has_a_schema() -> None:
     assert {record["schema"] for record in RECORDS} == set(VALIDATORS)
 
 
-def test_what_is_accepted_holds_for_an_independent_validator(
+def test_accepted_values_pass_independent_validator(
     read: list[Read],
 ) -> None:
     accepted = [(record, answer["value"]) for record, answer in read if answer["ok"]]
@@ -68,7 +68,7 @@ def test_what_is_accepted_holds_for_an_independent_validator(
     assert [value for record, value in accepted if not VALIDATORS[record["schema"]].is_valid(value)] == []
 
 
-def test_what_is_rejected_has_a_stage_and_a_reason(
+def test_rejected_records_have_stage_and_reason(
     read: list[Read],
 ) -> None:
     rejected = [answer for _, answer in read if not answer["ok"]]
@@ -77,13 +77,13 @@ def test_what_is_rejected_has_a_stage_and_a_reason(
     assert "usage" not in {answer["stage"] for answer in rejected}
 
 
-def test_no_answer_that_was_cut_is_accepted(read: list[Read]) -> None:
+def test_truncated_answers_are_never_accepted(read: list[Read]) -> None:
     stages = {answer.get("stage") for record, answer in read if record["stop_reason"] == "max_tokens"}
 
     assert stages == {"truncated"}
 
 
-def test_every_number_that_is_accepted_stands_in_the_answer(lines: list[str]) -> None:
+def test_accepted_numbers_appear_in_the_answer(lines: list[str]) -> None:
     for record, line in zip(RECORDS, lines, strict=True):
         _, is_accepted, value = line.partition('"value":')
         numbers = numbers_at_the_start_of(value) if is_accepted else []
@@ -103,7 +103,7 @@ def numbers_at_the_start_of(text: str) -> list[str]:
     return spelled
 
 
-def test_the_document_tells_how_many_were_accepted(mode: str, read: list[Read]) -> None:
+def test_documented_acceptance_counts_match(mode: str, read: list[Read]) -> None:
     asked = Counter(record["model"] for record, _ in read)
     accepted = Counter(record["model"] for record, answer in read if answer["ok"])
     told = DOCUMENT.read_text(encoding="utf-8")

@@ -30,7 +30,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
     return asyncio.run(ran(tmp_path_factory.mktemp("panel"), **DAYS))
 
 
-async def test_it_plans_first_when_there_is_history_and_again_when_the_regime_has_changed(
+async def test_plans_follow_history_and_regime_changes(
     whole: RunReport,
 ) -> None:
     regimes = [plan.regime for plan in whole.plans]
@@ -42,7 +42,7 @@ async def test_it_plans_first_when_there_is_history_and_again_when_the_regime_ha
     assert whole.intents == whole.orders > 50
 
 
-async def test_every_order_is_caused_by_a_plan_and_that_by_an_answer(whole: RunReport) -> None:
+async def test_orders_are_caused_by_answered_plans(whole: RunReport) -> None:
     records = await kept_in(whole.log)
     events = {record.id: record for record in records if isinstance(record, Event)}
     asked = {record.interaction_id: record for record in records if isinstance(record, LLMInteraction)}
@@ -63,14 +63,14 @@ async def test_every_order_is_caused_by_a_plan_and_that_by_an_answer(whole: RunR
         assert plan.as_of <= intent.as_of
 
 
-async def test_it_replays_to_the_same_bytes(whole: RunReport) -> None:
+async def test_portfolio_run_replays_identically(whole: RunReport) -> None:
     again = await replay(whole.log.parent, workers=8)
 
     assert again.identical
     assert (again.misses, again.unused) == (0, 0)
 
 
-async def test_a_run_that_goes_on_decides_what_one_run_does(whole: RunReport, tmp_path: Path) -> None:
+async def test_resumed_portfolio_run_decides_the_same(whole: RunReport, tmp_path: Path) -> None:
     first = await ran(tmp_path, **PANEL, bars=145)
     then = await ran(tmp_path, **DAYS, resume=True)
 
@@ -79,7 +79,7 @@ async def test_a_run_that_goes_on_decides_what_one_run_does(whole: RunReport, tm
     assert (then.pnl, then.attempts) == (whole.pnl, whole.attempts)
 
 
-async def test_a_plan_that_fails_trades_nothing_and_is_no_decision(tmp_path: Path) -> None:
+async def test_failed_plans_leave_equity_unchanged(tmp_path: Path) -> None:
     report = await ran(tmp_path, **PANEL, bars=160, inject="refusal=100%")
 
     assert report.plans == []
@@ -94,7 +94,7 @@ async def terms_of(folder: Path) -> PlanTerms | None:
     return plan_on_record(await asyncio.to_thread(SessionFolder(folder).read_manifest))
 
 
-async def test_a_plan_is_searched_for_on_the_terms_that_the_run_was_given(tmp_path: Path) -> None:
+async def test_plan_search_uses_the_given_terms(tmp_path: Path) -> None:
     terms: dict[str, Any] = {"family": "volatility", "rounds": 2}
 
     first = await ran(tmp_path, **PANEL, **terms, bars=145)
@@ -113,7 +113,7 @@ async def test_a_plan_is_searched_for_on_the_terms_that_the_run_was_given(tmp_pa
     assert (await replay(tmp_path)).identical
 
 
-async def test_recorded_answers_are_asked_for_on_the_terms_of_their_own_run(tmp_path: Path) -> None:
+async def test_recorded_run_keeps_original_terms(tmp_path: Path) -> None:
     recorded: dict[str, Any] = {"provider": "recorded", "recorded_from": tmp_path / "first"}
     first = await ran(tmp_path / "first", **PANEL, rounds=2, bars=145)
 
@@ -124,13 +124,13 @@ async def test_recorded_answers_are_asked_for_on_the_terms_of_their_own_run(tmp_
         await ran(tmp_path / "other", **PANEL, **recorded, rounds=3)
 
 
-async def test_runs_on_other_terms_have_ids_of_their_own(whole: RunReport, tmp_path: Path) -> None:
+async def test_session_id_depends_on_plan_terms(whole: RunReport, tmp_path: Path) -> None:
     other = await ran(tmp_path, **PANEL, rounds=2, bars=1)
 
     assert other.session_id != whole.session_id
 
 
-async def test_days_without_a_session_are_no_gaps(whole: RunReport) -> None:
+async def test_only_incomplete_stocks_report_gaps(whole: RunReport) -> None:
     lacking = {fed.symbol for fed in whole.data if fed.gaps}
 
     assert {"AAPL", "GOOG", "MSFT"} <= lacking
@@ -138,6 +138,6 @@ async def test_days_without_a_session_are_no_gaps(whole: RunReport) -> None:
     assert next(fed.bars for fed in whole.data if fed.symbol == "SGP") < 60
 
 
-async def test_a_sample_of_many_stocks_stands_alone(tmp_path: Path) -> None:
+async def test_stock_sample_cannot_be_combined(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="sp500-sample without other data"):
         await ran(tmp_path, data=["sp500-sample", "btcusdt-5m"])

@@ -19,9 +19,7 @@ from tests.flows.sessions import SAMPLES, contents, ran, rows_in, write
 
 
 @pytest.mark.parametrize("workers", [1, 8])
-async def test_a_replay_gives_the_same_digest_with_any_number_of_workers(
-    workers: int, recorded: RunReport, tmp_path: Path
-) -> None:
+async def test_replay_digest_ignores_worker_count(workers: int, recorded: RunReport, tmp_path: Path) -> None:
     before = contents(tmp_path)
 
     report = await replay(tmp_path, workers=workers)
@@ -43,9 +41,7 @@ def with_field(workflow: EnvelopeWorkflow, **changes: Any) -> Any:
     return edit
 
 
-async def test_a_changed_word_of_a_prompt_is_named_with_its_place(
-    recorded: RunReport, tmp_path: Path
-) -> None:
+async def test_changed_prompt_word_is_located(recorded: RunReport, tmp_path: Path) -> None:
     def edit(asked: LLMEnvelope) -> LLMEnvelope:
         if asked.workflow is not EnvelopeWorkflow.EXECUTION:
             return asked
@@ -64,9 +60,7 @@ async def test_a_changed_word_of_a_prompt_is_named_with_its_place(
     assert report.bars < sum(each.bars for each in recorded.data)
 
 
-async def test_an_edit_of_the_analysts_prompt_is_a_changed_request_and_no_silent_difference(
-    recorded: RunReport, tmp_path: Path
-) -> None:
+async def test_changed_analyst_prompt_is_reported(recorded: RunReport, tmp_path: Path) -> None:
     def edit(asked: LLMEnvelope) -> LLMEnvelope:
         if asked.workflow is not EnvelopeWorkflow.ANALYSIS:
             return asked
@@ -91,7 +85,7 @@ async def test_an_edit_of_the_analysts_prompt_is_a_changed_request_and_no_silent
 @pytest.mark.parametrize(
     ("field", "value"), [("model", "scripted-1"), ("temperature", 0.5), ("prompt_version", "another")]
 )
-async def test_any_change_of_a_request_is_named(
+async def test_changed_request_field_is_named(
     field: str, value: Any, recorded: RunReport, tmp_path: Path
 ) -> None:
     report = await replay(tmp_path, edit=with_field(EnvelopeWorkflow.ANALYSIS, **{field: value}))
@@ -99,9 +93,7 @@ async def test_any_change_of_a_request_is_named(
     assert [change.partition(":")[0] for change in report.request_changes] == [field]
 
 
-async def test_a_change_that_no_answer_depends_on_changes_nothing(
-    recorded: RunReport, tmp_path: Path
-) -> None:
+async def test_irrelevant_request_change_is_ignored(recorded: RunReport, tmp_path: Path) -> None:
     edit = with_field(EnvelopeWorkflow.ANALYSIS, agent_type="somebody else", priority=7)
 
     assert (await replay(tmp_path, edit=edit)).identical
@@ -114,9 +106,7 @@ def reach_out(asked: LLMEnvelope) -> LLMEnvelope:
     return asked
 
 
-async def test_an_agent_that_reaches_for_the_network_ends_the_replay(
-    recorded: RunReport, tmp_path: Path
-) -> None:
+async def test_network_access_ends_the_replay(recorded: RunReport, tmp_path: Path) -> None:
     with pytest.raises(NetworkBlockedError, match=r"socket\.connect during a replay"):
         await replay(tmp_path, edit=reach_out)
 
@@ -124,7 +114,7 @@ async def test_an_agent_that_reaches_for_the_network_ends_the_replay(
 
 
 @pytest.mark.parametrize("field", ["close", "volume"])
-async def test_a_bar_that_was_changed_afterwards_is_found_and_played_only_where_that_is_asked_for(
+async def test_changed_bar_is_replayed_only_on_request(
     field: str, recorded: RunReport, tmp_path: Path
 ) -> None:
     path = tmp_path / "bars-BTCUSDT.csv"
@@ -148,7 +138,7 @@ async def test_a_bar_that_was_changed_afterwards_is_found_and_played_only_where_
 
 
 @pytest.mark.parametrize(("old", "new"), [(b'"verdict":"accepted"', b'"verdict":"refusal"'), (b"{", b"<")])
-async def test_a_decision_log_that_was_changed_afterwards_is_found(
+async def test_changed_decision_log_is_found(
     old: bytes, new: bytes, recorded: RunReport, tmp_path: Path
 ) -> None:
     path = recorded.decision_log
@@ -162,16 +152,14 @@ async def test_a_decision_log_that_was_changed_afterwards_is_found(
 
 
 @pytest.mark.parametrize("name", ["decisions.jsonl", "bars-ETHUSDT.csv", "interactions.jsonl"])
-async def test_a_file_that_is_not_there_any_more_is_named(
-    name: str, recorded: RunReport, tmp_path: Path
-) -> None:
+async def test_missing_session_file_is_named(name: str, recorded: RunReport, tmp_path: Path) -> None:
     (tmp_path / name).unlink()
 
     with pytest.raises(StoreError, match=name):
         await replay(tmp_path)
 
 
-async def test_a_broken_log_is_not_replayed(recorded: RunReport, tmp_path: Path) -> None:
+async def test_broken_log_is_not_replayed(recorded: RunReport, tmp_path: Path) -> None:
     lines = recorded.log.read_bytes().split(b"\n")
     lines[7] = lines[7].replace(b'"time"', b'"tide"', 1)
     recorded.log.write_bytes(b"\n".join(lines))
@@ -181,19 +169,17 @@ async def test_a_broken_log_is_not_replayed(recorded: RunReport, tmp_path: Path)
 
 
 @pytest.mark.parametrize("run", [2, 9])
-async def test_a_run_that_is_not_there_is_told(run: int, recorded: RunReport, tmp_path: Path) -> None:
+async def test_unknown_run_number_is_refused(run: int, recorded: RunReport, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=f"run {run}. Allowed: a run from 1 to 1"):
         await replay(tmp_path, run=run)
 
 
-async def test_a_folder_without_a_session_is_told(tmp_path: Path) -> None:
+async def test_folder_without_session_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="a folder created by `run --out`"):
         await replay(tmp_path / "nothing")
 
 
-async def test_the_recorded_provider_gives_the_same_decisions_in_another_folder(
-    recorded: RunReport, tmp_path: Path
-) -> None:
+async def test_recorded_provider_gives_same_decisions(recorded: RunReport, tmp_path: Path) -> None:
     again = await ran(tmp_path / "again", provider="recorded", recorded_from=tmp_path, workers=8)
 
     assert again.digest == recorded.digest
@@ -202,7 +188,7 @@ async def test_the_recorded_provider_gives_the_same_decisions_in_another_folder(
     assert (await replay(tmp_path / "again")).identical
 
 
-async def test_the_recorded_provider_needs_only_the_bars_it_is_asked_about(tmp_path: Path) -> None:
+async def test_recorded_provider_needs_only_requested_bars(tmp_path: Path) -> None:
     await ran(tmp_path / "whole", data=SAMPLES[:1], bars=450)
 
     part = await ran(

@@ -33,7 +33,7 @@ async def verified_lines(folder: Path) -> int:
     ],
     ids=["the same again", "with faults", "other data", "on paper", "fewer bars"],
 )
-async def test_a_second_run_continues_the_log_and_both_replay(second: dict[str, Any], tmp_path: Path) -> None:
+async def test_second_run_continues_log_and_replays(second: dict[str, Any], tmp_path: Path) -> None:
     first = await ran(tmp_path, **ONE)
     before = (tmp_path / "interactions.jsonl").read_bytes()
     lines = await verified_lines(tmp_path)
@@ -50,7 +50,7 @@ async def test_a_second_run_continues_the_log_and_both_replay(second: dict[str, 
         assert (again.misses, again.unused) == (0, 0)
 
 
-async def test_the_newest_run_is_replayed_and_resumed_unless_another_is_named(tmp_path: Path) -> None:
+async def test_newest_run_is_the_default(tmp_path: Path) -> None:
     await ran(tmp_path, **ONE)
     await ran(tmp_path, **{**ONE, "bars": 400})
 
@@ -61,7 +61,7 @@ async def test_the_newest_run_is_replayed_and_resumed_unless_another_is_named(tm
     assert (await replay(tmp_path, run=1)).identical
 
 
-async def test_each_run_reports_its_own_calls_and_decides_the_same(tmp_path: Path) -> None:
+async def test_runs_report_separate_calls_and_same_figures(tmp_path: Path) -> None:
     reports = [await ran(tmp_path, **ONE) for _ in range(2)]
 
     assert reports[0].attempts == reports[1].attempts
@@ -77,7 +77,7 @@ def figures(report: RunReport) -> dict[str, Any]:
     return report.model_dump(exclude=names)
 
 
-async def test_a_recording_played_twice_into_one_folder_is_two_runs_that_replay(tmp_path: Path) -> None:
+async def test_recording_played_twice_replays_both_runs(tmp_path: Path) -> None:
     await ran(tmp_path / "live", **ONE)
     recording = {**ONE, "provider": "recorded", "recorded_from": tmp_path / "live"}
 
@@ -87,7 +87,7 @@ async def test_a_recording_played_twice_into_one_folder_is_two_runs_that_replay(
     assert [(await replay(tmp_path / "again", run=run)).identical for run in (1, 2)] == [True, True]
 
 
-async def test_a_session_may_be_played_from_its_own_recording(tmp_path: Path) -> None:
+async def test_session_may_replay_into_own_folder(tmp_path: Path) -> None:
     live = await ran(tmp_path, **ONE)
 
     again = await ran(tmp_path, **ONE, provider="recorded", recorded_from=tmp_path)

@@ -65,7 +65,7 @@ async def limit(server: RealServer, usd: str) -> None:
         await session_run.set_budget(board, "default", port_adapters.tenant_limit(nusd))
 
 
-async def test_two_runs_at_once_keep_one_limit(own_redis: RealServer) -> None:
+async def test_concurrent_runs_share_the_limit(own_redis: RealServer) -> None:
     await limit(own_redis, "0.15")
     runs = [await overseen(own_redis, session_id=name, workers=8) for name in ("one", "two")]
 
@@ -83,7 +83,7 @@ async def test_two_runs_at_once_keep_one_limit(own_redis: RealServer) -> None:
     assert len(told) == 2
 
 
-async def test_the_same_run_twice_makes_calls_of_its_own(own_redis: RealServer, tmp_path: Path) -> None:
+async def test_repeated_run_makes_separate_calls(own_redis: RealServer, tmp_path: Path) -> None:
     asked: dict[str, Any] = {
         "data": SAMPLES[:1],
         "bars": 360,
@@ -101,9 +101,7 @@ async def test_the_same_run_twice_makes_calls_of_its_own(own_redis: RealServer, 
     assert (await replay(tmp_path / "second", workers=8)).identical
 
 
-async def test_a_run_leaves_of_a_servers_limits_what_it_says_nothing_of_and_raises_none(
-    own_redis: RealServer, tmp_path: Path
-) -> None:
+async def test_run_never_raises_server_limits(own_redis: RealServer, tmp_path: Path) -> None:
     operators = Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=2 * NANO, tokens=9_000_000, calls=5)
     place = BudgetLocationOptions(None, own_redis.url)
     await execute(place, "default", SetLimit(operators), "")
@@ -121,7 +119,7 @@ async def test_a_run_leaves_of_a_servers_limits_what_it_says_nothing_of_and_rais
     assert not (tmp_path / "more").exists()
 
 
-async def test_while_the_server_is_away_nothing_runs_and_all_that_was_paid_is_booked(
+async def test_server_outage_refuses_calls_and_books_charges(
     own_redis: RealServer,
 ) -> None:
     async def away(_run: Overseen) -> None:
@@ -141,7 +139,7 @@ async def test_while_the_server_is_away_nothing_runs_and_all_that_was_paid_is_bo
     assert (await spent_on(own_redis)).nusd == charged(calls) > 0
 
 
-async def test_nothing_runs_until_the_server_is_back(own_redis: RealServer) -> None:
+async def test_killed_server_refuses_later_calls(own_redis: RealServer) -> None:
     async def away(_run: Overseen) -> None:
         await asyncio.to_thread(own_redis.kill)
 
@@ -157,9 +155,7 @@ async def test_nothing_runs_until_the_server_is_back(own_redis: RealServer) -> N
         await spent_on(own_redis)
 
 
-async def test_a_server_that_was_set_back_lets_nothing_run_until_it_is_rebuilt(
-    own_redis: RealServer, tmp_path: Path
-) -> None:
+async def test_restored_snapshot_blocks_runs_until_rebuild(own_redis: RealServer, tmp_path: Path) -> None:
     out, kept = tmp_path / "out", tmp_path / "kept"
     asked: dict[str, Any] = {
         "data": SAMPLES[:1],
@@ -188,9 +184,7 @@ async def test_a_server_that_was_set_back_lets_nothing_run_until_it_is_rebuilt(
     assert (await spent_on(own_redis)).nusd == charged(calls_in(await kept_in(again.log)))
 
 
-async def test_a_rebuild_frees_what_only_the_server_has_charged_if_it_is_told_so(
-    own_redis: RealServer, tmp_path: Path
-) -> None:
+async def test_rebuild_discards_server_charges_only_on_request(own_redis: RealServer, tmp_path: Path) -> None:
     asked: dict[str, Any] = {
         "data": SAMPLES[:1],
         "bars": 360,

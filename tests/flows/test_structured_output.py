@@ -94,9 +94,7 @@ async def test_next_action_controls_recursion(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(30)  # a server of its own
-async def test_two_workers_that_go_on_with_one_tree_over_a_bus_pay_it_once(
-    tmp_path: Path, own_redis: RealServer
-) -> None:
+async def test_workers_sharing_a_tree_pay_once(tmp_path: Path, own_redis: RealServer) -> None:
     namespace = redis_settings_of(own_redis.url).namespace
     await make_topics(own_redis.url, namespace, [*ENVELOPES.values(), EVENTS, REPLIES, DEAD_LETTERS])
     provider = ScriptedProvider(model({"root": says("to be split", "a", "b", "c")}))

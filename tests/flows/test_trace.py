@@ -38,9 +38,7 @@ async def kept(records: JsonlRecords) -> list[Record]:
     return [entry.record async for entry in records.scan()]
 
 
-async def test_every_fill_leads_back_to_the_bar_that_set_it_off(
-    records: JsonlRecords, recorded: RunReport
-) -> None:
+async def test_fills_lead_back_to_triggering_bar(records: JsonlRecords, recorded: RunReport) -> None:
     fills = events_in(await kept(records), "order.filled")
 
     chains = {fill.id: (await why(records, fill.id)).path for fill in fills}
@@ -54,7 +52,7 @@ async def test_every_fill_leads_back_to_the_bar_that_set_it_off(
         assert trigger.event.body["bar"]["close_time"] <= fill.body["time"]
 
 
-async def test_no_record_stands_without_its_cause(records: JsonlRecords) -> None:
+async def test_every_record_has_a_cause(records: JsonlRecords) -> None:
     traces = await records.traces(limit=10_000)
 
     trees = [TraceTree(await records.trace(each.trace_id)) for each in traces]
@@ -67,7 +65,7 @@ async def test_no_record_stands_without_its_cause(records: JsonlRecords) -> None
     assert {root.kind for [root] in roots} <= {"analysis.triggered", "analysis.skipped", *OF_THE_PLATFORM}
 
 
-async def test_a_decision_never_comes_before_what_caused_it(records: JsonlRecords) -> None:
+async def test_decisions_never_precede_the_cause(records: JsonlRecords) -> None:
     for each in await records.traces(limit=10_000):
         tree = TraceTree(await records.trace(each.trace_id))
         for node in tree.nodes:
@@ -75,9 +73,7 @@ async def test_a_decision_never_comes_before_what_caused_it(records: JsonlRecord
             assert cause is None or node.as_of is None or cause.as_of is None or cause.as_of <= node.as_of
 
 
-async def test_every_attempt_at_a_call_is_on_record_with_its_number(
-    records: JsonlRecords, recorded: RunReport
-) -> None:
+async def test_attempts_are_recorded_with_numbers(records: JsonlRecords, recorded: RunReport) -> None:
     attempts = defaultdict(list)
     for one in calls_in(await kept(records)):
         attempts[one.envelope.envelope_id].append(one.result)
@@ -90,9 +86,7 @@ async def test_every_attempt_at_a_call_is_on_record_with_its_number(
     assert max(map(len, attempts.values())) > 1
 
 
-async def test_what_was_decided_and_what_is_kept_are_the_same(
-    records: JsonlRecords, recorded: RunReport
-) -> None:
+async def test_decision_log_matches_recorded_events(records: JsonlRecords, recorded: RunReport) -> None:
     lines = lines_of(recorded.decision_log.read_bytes())
     everything = await kept(records)
     events = {event.id: event for event in events_in(everything)}
@@ -110,7 +104,7 @@ async def test_what_was_decided_and_what_is_kept_are_the_same(
     assert {event.id for event in events.values() if event.kind not in of_no_decision} <= decided
 
 
-async def test_lines_are_in_order_of_moment_subject_and_step(recorded: RunReport) -> None:
+async def test_decision_lines_are_sorted(recorded: RunReport) -> None:
     lines = lines_of(recorded.decision_log.read_bytes())
 
     order = [(line["as_of"], line["subject"], line["step"]) for line in lines]
@@ -119,7 +113,7 @@ async def test_lines_are_in_order_of_moment_subject_and_step(recorded: RunReport
     assert len(set(order)) == len(order)
 
 
-async def test_a_line_of_the_log_is_plain_json_and_comes_back_as_an_equal_object(recorded: RunReport) -> None:
+async def test_log_lines_round_trip_as_json(recorded: RunReport) -> None:
     for raw in recorded.log.read_bytes().splitlines():
         fields: dict[str, Any] = json.loads(raw)
         bare = raw.rpartition(b',"seq":')[0] + b"}"
@@ -134,7 +128,7 @@ async def test_a_line_of_the_log_is_plain_json_and_comes_back_as_an_equal_object
             assert LLMInteraction.model_validate(fields).envelope == record.envelope
 
 
-async def test_both_stores_give_back_the_same_session(recorded: RunReport, records: JsonlRecords) -> None:
+async def test_both_stores_return_the_same_session(recorded: RunReport, records: JsonlRecords) -> None:
     again = await evening(with_faults(rules()), session_id=recorded.session_id)
 
     on_disk = {
@@ -162,7 +156,7 @@ def _told(record: Record) -> Any:
     return record.envelope, record.stored_at, {**fields, "latency_ms": 0, "priced_at": None}
 
 
-async def test_every_call_of_a_tree_shows_all_its_attempts(records: JsonlRecords) -> None:
+async def test_retried_calls_show_all_attempts(records: JsonlRecords) -> None:
     retried = [one for one in calls_in(await kept(records)) if one.result.attempt_number > 1]
 
     for one in retried:

@@ -32,7 +32,7 @@ def anonymous(log: Path) -> list[str]:
 
 
 @ON_BOTH
-def test_a_session_whose_calls_are_made_elsewhere_decides_what_one_in_a_process_does(
+def test_distributed_session_matches_local_decisions(
     config: Path,
     fleet: tuple[RunningWorker, RunningWorker],
     tmp_path: Path,
@@ -59,7 +59,7 @@ def test_a_session_whose_calls_are_made_elsewhere_decides_what_one_in_a_process_
 
 @pytest.mark.soak
 @ON_BOTH
-def test_a_session_that_is_killed_again_and_again_decides_what_one_that_is_not_does_and_pays_nothing_twice(
+def test_killed_distributed_session_pays_calls_once(
     config: Path,
     fleet: tuple[RunningWorker, RunningWorker],
     tmp_path: Path,
@@ -95,7 +95,7 @@ def test_a_session_that_is_killed_again_and_again_decides_what_one_that_is_not_d
 
 @pytest.mark.soak
 @pytest.mark.parametrize("bus", ["redis"], indirect=True)
-def test_an_answer_that_did_not_reach_a_killed_session_and_is_forgotten_is_in_the_logs_of_its_workers(
+def test_forgotten_answer_is_read_from_worker_logs(
     config: Path, redis: redis_server.RealServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_topics(config)
@@ -126,7 +126,7 @@ def test_an_answer_that_did_not_reach_a_killed_session_and_is_forgotten_is_in_th
 
 
 @pytest.mark.parametrize("bus", ["redis"], indirect=True)
-def test_a_session_goes_on_over_the_bus_that_it_began_on_alone(
+def test_session_resumes_only_on_original_bus(
     config: Path, redis: redis_server.RealServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("run", "--data", "btcusdt-5m", "--bars", "300", "--provider", "rules", "--budget-usd", "5")
@@ -154,7 +154,7 @@ def test_a_session_goes_on_over_the_bus_that_it_began_on_alone(
 
 
 @KAFKA_IN_SOAK
-def test_envelopes_of_a_file_are_answered_and_what_is_none_is_named(
+def test_file_envelopes_are_answered_or_named(
     config: Path,
     fleet: tuple[RunningWorker, RunningWorker],
     tmp_path: Path,
@@ -182,7 +182,7 @@ def test_envelopes_of_a_file_are_answered_and_what_is_none_is_named(
     )
 
 
-def test_a_worker_says_what_it_waits_for_and_serves_when_it_is_there(config: Path, tmp_path: Path) -> None:
+def test_waiting_worker_serves_once_topics_exist(config: Path, tmp_path: Path) -> None:
     with worker(tmp_path / "logs", "w1", "--config", str(config)) as running:
         running.waits_for("worker_waits")
         waiting = running.health()
@@ -197,7 +197,7 @@ def test_a_worker_says_what_it_waits_for_and_serves_when_it_is_there(config: Pat
     assert "w1 has stopped" in running.text
 
 
-def test_a_worker_whose_redis_is_away_is_alive_and_not_ready(
+def test_worker_without_redis_is_not_ready(
     config: Path, redis: redis_server.RealServer, tmp_path: Path
 ) -> None:
     make_topics(config)
@@ -224,7 +224,7 @@ def test_a_worker_whose_redis_is_away_is_alive_and_not_ready(
     assert code == 0
 
 
-def test_the_name_of_a_running_worker_is_taken(config: Path, tmp_path: Path) -> None:
+def test_duplicate_worker_name_is_refused(config: Path, tmp_path: Path) -> None:
     make_topics(config)
     words = ("--config", str(config))
     with worker(tmp_path / "logs", "w1", *words) as running:
@@ -237,7 +237,7 @@ def test_the_name_of_a_running_worker_is_taken(config: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.soak
-def test_a_worker_waits_for_a_name_that_a_worker_with_another_log_has(config: Path, tmp_path: Path) -> None:
+def test_worker_waits_for_name_held_elsewhere(config: Path, tmp_path: Path) -> None:
     make_topics(config)
     words = ("--config", str(config))
     with worker(tmp_path / "logs", "w1", *words) as running:
@@ -266,7 +266,7 @@ ORDER = {
 
 @pytest.mark.parametrize("bus", ["redis"], indirect=True)
 @pytest.mark.parametrize("is_named", [True, False])
-def test_worker_runs_the_named_check_of_a_package_and_loads_no_module_of_the_desk(
+def test_worker_runs_named_check_without_desk(
     bus: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

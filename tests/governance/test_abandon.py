@@ -41,7 +41,7 @@ async def left(state: ReservationState | None) -> tuple[MemoryLedger, str, bool]
         (None, True, 0),
     ],
 )
-async def test_what_was_surely_not_sent_is_free_and_all_else_is_in_doubt(
+async def test_abandon_result_depends_on_reservation_state(
     state: ReservationState | None,
     *,
     may_be_sent: bool,
@@ -53,7 +53,7 @@ async def test_what_was_surely_not_sent_is_free_and_all_else_is_in_doubt(
     assert ledger.statistics().charged_nusd == charged
 
 
-async def test_a_frozen_owner_cannot_send_what_was_abandoned() -> None:
+async def test_abandoned_attempt_cannot_be_dispatched() -> None:
     ledger, id_, _ = await left(ReservationState.RESERVED)
 
     with pytest.raises(Exception, match="released"):
@@ -76,7 +76,7 @@ class Faster(MemoryLedger):
 
 
 @pytest.mark.parametrize(("is_answered", "charged"), [(False, MOST_NUSD), (True, USED_NUSD)])
-async def test_an_owner_that_lived_and_was_faster_is_in_doubt_unless_it_was_answered(
+async def test_racing_owner_is_charged_by_outcome(
     *,
     is_answered: bool,
     charged: int,
@@ -90,7 +90,7 @@ async def test_an_owner_that_lived_and_was_faster_is_in_doubt_unless_it_was_answ
     assert ledger.statistics().charged_nusd == charged
 
 
-async def test_what_the_ledger_has_forgotten_was_charged_by_its_owner() -> None:
+async def test_released_attempt_settles_without_ledger_charge() -> None:
     ledger = MemoryLedger([tenant(10**12)])
     one = gate(ledger)
     admission = await admitted(one, request())
@@ -102,7 +102,7 @@ async def test_what_the_ledger_has_forgotten_was_charged_by_its_owner() -> None:
 
 
 @pytest.mark.parametrize("above", [0, 7])
-async def test_abandoned_attempt_is_charged_at_a_bill_above_its_reservation(above: int) -> None:
+async def test_abandoned_attempt_is_charged_as_billed(above: int) -> None:
     ledger = MemoryLedger([tenant(10**12)])
     one = gate(ledger)
     admission = await admitted(one, request())

@@ -29,7 +29,7 @@ def kinds(alerts: Alerts, *forecasts: Forecast) -> list[tuple[str, str]]:
     return [(alert.kind, alert.unit) for alert in alerts.new(forecasts)]
 
 
-def test_a_soft_limit_is_told_once() -> None:
+def test_soft_limit_alert_is_raised_once() -> None:
     alerts = Alerts()
 
     assert kinds(alerts, forecast(79)) == []
@@ -37,14 +37,14 @@ def test_a_soft_limit_is_told_once() -> None:
     assert kinds(alerts, forecast(95)) == []
 
 
-def test_the_end_is_told_beside_the_threshold() -> None:
+def test_exhaustion_is_alerted_after_threshold() -> None:
     alerts = Alerts()
     kinds(alerts, forecast(90))
 
     assert kinds(alerts, forecast(100)) == [("exhausted", "nano-USD")]
 
 
-def test_each_unit_and_window_is_told_by_itself() -> None:
+def test_units_and_windows_alert_separately() -> None:
     alerts = Alerts()
     kinds(alerts, forecast(90))
 
@@ -52,7 +52,7 @@ def test_each_unit_and_window_is_told_by_itself() -> None:
     assert kinds(alerts, forecast(90, window_id="2026-01-03")) == [("threshold", "nano-USD")]
 
 
-def test_what_ceased_to_hold_is_told_again() -> None:
+def test_alert_repeats_after_recovery() -> None:
     alerts = Alerts()
     kinds(alerts, forecast(90))
     kinds(alerts, forecast(10))
@@ -60,7 +60,7 @@ def test_what_ceased_to_hold_is_told_again() -> None:
     assert kinds(alerts, forecast(90)) == [("threshold", "nano-USD")]
 
 
-def test_only_a_steady_pace_to_the_end_is_told() -> None:
+def test_only_steady_pace_raises_forecast() -> None:
     hasty = replace(forecast(10), exhausted_at=END, unit="nano-USD")
     steady = replace(hasty, is_steady=True)
 
@@ -69,18 +69,18 @@ def test_only_a_steady_pace_to_the_end_is_told() -> None:
 
 
 @pytest.mark.parametrize("share", [Fraction(0), Fraction(-1, 2), Fraction(11, 10)])
-def test_a_share_that_is_none_is_refused(share: Fraction) -> None:
+def test_invalid_threshold_share_is_rejected(share: Fraction) -> None:
     with pytest.raises(ValueError, match="Allowed: above 0, up to 1"):
         Alerts(share)
 
 
-def test_alert_of_a_counter_that_refuses_every_call_is_exhausted_below_its_ceiling() -> None:
+def test_refusing_counter_alerts_exhausted_below_ceiling() -> None:
     refusing = replace(forecast(99), exhausted=("nano-USD",))
 
     assert kinds(Alerts(), refusing) == [("exhausted", "nano-USD")]
 
 
-def test_forecast_is_not_raised_for_an_exhausted_unit() -> None:
+def test_exhausted_unit_raises_no_forecast() -> None:
     refusing = replace(
         forecast(10), exhausted_at=END, unit="nano-USD", is_steady=True, exhausted=("nano-USD",)
     )

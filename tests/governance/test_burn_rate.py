@@ -33,13 +33,13 @@ def after(meter: BurnRateMeter, minutes: float, seen: Balance) -> Forecast:
     return found
 
 
-def test_at_first_there_is_no_pace() -> None:
+def test_first_sample_has_no_pace() -> None:
     found = after(BurnRateMeter(Windows(UTC)), 0, balance(500))
 
     assert (found.burn.long, found.exhausted_at) == (NOTHING, None)
 
 
-def test_a_steady_pace_ends_when_it_has_used_what_is_left() -> None:
+def test_steady_pace_predicts_exhaustion_time() -> None:
     meter = BurnRateMeter(Windows(UTC))
     found = [after(meter, minute, balance(minute * 10)) for minute in range(11)][-1]
 
@@ -49,7 +49,7 @@ def test_a_steady_pace_ends_when_it_has_used_what_is_left() -> None:
     assert (found.unit, found.is_steady) == ("nano-USD", True)
 
 
-def test_a_burst_that_is_over_is_not_steady() -> None:
+def test_finished_burst_is_not_steady() -> None:
     meter = BurnRateMeter(Windows(UTC))
     after(meter, 0, balance(0))
     after(meter, 1, balance(300))
@@ -61,7 +61,7 @@ def test_a_burst_that_is_over_is_not_steady() -> None:
     assert not found.is_steady
 
 
-def test_what_is_older_than_an_hour_counts_no_more() -> None:
+def test_spend_older_than_hour_is_ignored() -> None:
     meter = BurnRateMeter(Windows(UTC))
     after(meter, 0, balance(0))
     after(meter, 1, balance(600))
@@ -70,7 +70,7 @@ def test_what_is_older_than_an_hour_counts_no_more() -> None:
     assert found.burn.long == NOTHING
 
 
-def test_a_window_that_ends_before_gives_no_date() -> None:
+def test_window_ending_first_gives_no_date() -> None:
     meter = BurnRateMeter(Windows(UTC))
     after(meter, 0, balance(0, window=Window.DAY))
     lasting = after(meter, 10, balance(1, window=Window.DAY))
@@ -80,7 +80,7 @@ def test_a_window_that_ends_before_gives_no_date() -> None:
     assert short.exhausted_at is not None
 
 
-def test_the_unit_that_ends_first_is_named() -> None:
+def test_unit_exhausted_first_is_reported() -> None:
     meter = BurnRateMeter(Windows(UTC))
     after(meter, 0, balance(0, calls=10))
     found = after(meter, 10, balance(10, calls=10, spent_calls=5))
@@ -97,11 +97,11 @@ def test_the_unit_that_ends_first_is_named() -> None:
         balance(5, window=Window.DAY, window_id="2026-01-01"),
     ],
 )
-def test_what_has_no_ceiling_is_short_lived_or_over_has_no_forecast(other: Balance) -> None:
+def test_unlimited_trace_and_ended_counters_are_skipped(other: Balance) -> None:
     assert BurnRateMeter(Windows(UTC)).look([other], START) == []
 
 
-def test_a_charge_that_was_corrected_is_no_pace_backwards() -> None:
+def test_corrected_charge_gives_no_negative_pace() -> None:
     meter = BurnRateMeter(Windows(UTC))
     after(meter, 0, balance(500))
 
@@ -123,7 +123,7 @@ def test_a_charge_that_was_corrected_is_no_pace_backwards() -> None:
         (300, 0, 100_000_000, True),
     ],
 )
-def test_forecast_needs_five_minutes_of_samples_or_two_percent_of_the_ceiling(
+def test_forecast_needs_enough_samples_or_spending(
     seconds: float, first: int, spent: int, *, has_date: bool
 ) -> None:
     most = 40_000_000_000
@@ -151,7 +151,7 @@ def exhausted(*looks: tuple[Balance, dict[RefusedCounter, RefusalSpan]]) -> list
     ]
 
 
-def test_counter_that_refuses_for_five_minutes_and_admits_none_is_exhausted() -> None:
+def test_counter_refusing_five_minutes_is_exhausted() -> None:
     seen = balance(998, spent_calls=9)
 
     assert exhausted((seen, refused(0, 1)), (seen, refused(2, 4)), (seen, refused(5, 5))) == [
@@ -159,33 +159,33 @@ def test_counter_that_refuses_for_five_minutes_and_admits_none_is_exhausted() ->
     ]  # fmt: skip
 
 
-def test_counter_that_refused_one_oversized_call_is_not_exhausted() -> None:
+def test_oversized_call_does_not_exhaust_counter() -> None:
     seen = balance(500, spent_calls=9)
 
     assert exhausted((seen, refused(0, 0)), *[(seen, {})] * 9) == [()] * 10
 
 
-def test_counter_that_admits_smaller_calls_between_refusals_is_not_exhausted() -> None:
+def test_admissions_between_refusals_prevent_exhaustion() -> None:
     looks = [(balance(500 + n, spent_calls=n), refused(n, n)) for n in range(12)]
 
     assert exhausted(*looks) == [()] * 12
 
 
-def test_refusals_for_another_counter_exhaust_none() -> None:
+def test_refusals_for_another_counter_are_ignored() -> None:
     assert exhausted((balance(998), refused(0, 9, id_="other"))) == [()]
 
 
-def test_exhausted_counter_with_another_ceiling_begins_again() -> None:
+def test_raised_ceiling_resets_exhaustion() -> None:
     shut, raised = balance(998), balance(998, most=2000)
 
     assert exhausted((shut, refused(0, 6)), (raised, {}), (raised, refused(7, 9))) == [("nano-USD",), (), ()]
 
 
-def test_counter_at_its_ceiling_is_exhausted_without_a_refusal() -> None:
+def test_counter_at_ceiling_is_exhausted() -> None:
     assert exhausted((balance(1000), {})) == [("nano-USD",)]
 
 
-def test_counter_that_has_admitted_no_call_is_exhausted_by_refusals() -> None:
+def test_refusals_exhaust_counter_without_admissions() -> None:
     meter = BurnRateMeter(Windows(UTC))
 
     found = [meter.look([], START + timedelta(minutes=n), refused(n, n)) for n in range(7)]

@@ -14,7 +14,7 @@ ROUNDS = 24
 
 
 @pytest.mark.parametrize("cancelled", [0, 1], ids=["the first caller", "the second caller"])
-async def test_a_cancelled_caller_takes_no_other_with_it(cancelled: int, redis_url: str) -> None:
+async def test_cancelled_reserve_spares_other_callers(cancelled: int, redis_url: str) -> None:
     for rounds in range(ROUNDS):
         async with ledgers(redis_url, namespace()) as opens:
             ledger = await opens([tenant(10**9)])
@@ -29,9 +29,7 @@ async def test_a_cancelled_caller_takes_no_other_with_it(cancelled: int, redis_u
 
 
 @pytest.mark.parametrize("cancelled", [0, 1], ids=["the first in the queue", "the second in the queue"])
-async def test_a_cancelled_wait_takes_no_other_with_it_and_holds_nothing(
-    cancelled: int, redis_url: str
-) -> None:
+async def test_cancelled_wait_spares_other_callers(cancelled: int, redis_url: str) -> None:
     for rounds in range(0, 10 * ROUNDS, 10):
         async with ledgers(redis_url, namespace()) as opens:
             holder, ledger = await opens([tenant(100)]), await opens([tenant(100)])

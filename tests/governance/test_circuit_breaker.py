@@ -18,7 +18,7 @@ def opened(rules: CircuitBreakerConfig = RULES, now_ms: int = 0) -> CircuitBreak
     return breaker
 
 
-def test_it_opens_for_its_time() -> None:
+def test_circuit_opens_for_configured_time() -> None:
     breaker = opened()
 
     assert breaker.state(29_999) is CircuitState.OPEN
@@ -27,7 +27,7 @@ def test_it_opens_for_its_time() -> None:
     assert breaker.open_for_ms(30_000) == 0
 
 
-def test_while_probes_are_under_way_it_is_worth_looking_again_soon() -> None:
+def test_probe_in_flight_delays_other_calls() -> None:
     breaker = opened()
     assert breaker.open_for_ms(30_000) == 0
 
@@ -36,14 +36,14 @@ def test_while_probes_are_under_way_it_is_worth_looking_again_soon() -> None:
     assert breaker.open_for_ms(30_000) == 1000
 
 
-def test_a_clock_that_goes_back_does_not_keep_it_open_for_longer() -> None:
+def test_backward_clock_does_not_extend_opening() -> None:
     breaker = opened(now_ms=10_000_000)
 
     assert breaker.open_for_ms(0) == 30_000
     assert breaker.open_for_ms(30_000) == 0
 
 
-def test_an_answer_may_be_the_call_that_opens_it() -> None:
+def test_successful_call_can_open_circuit() -> None:
     breaker = CircuitBreaker(RULES)
     eras = [breaker.acquire() for _ in range(4)]
 
@@ -53,7 +53,7 @@ def test_an_answer_may_be_the_call_that_opens_it() -> None:
     assert breaker.state(0) is CircuitState.OPEN
 
 
-def test_the_first_of_several_probes_decides() -> None:
+def test_first_probe_decides_circuit_state() -> None:
     breaker = opened(CircuitBreakerConfig(min_calls=2, half_open_calls=2))
     first, second = breaker.acquire(), breaker.acquire()
 
@@ -72,7 +72,7 @@ def test_the_first_of_several_probes_decides() -> None:
     ),
     probes=st.integers(1, 3),
 )
-def test_whatever_happens_no_more_probes_are_under_way_than_allowed_and_it_can_always_close(
+def test_probes_stay_limited_and_circuit_closes(
     plan: list[tuple[int, PermitOutcome, bool]], probes: int
 ) -> None:
     breaker = CircuitBreaker(

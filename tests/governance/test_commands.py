@@ -26,20 +26,20 @@ def ordered(controls: TenantControls, seconds: Iterable[float]) -> list[TenantCo
     return documents[1:]
 
 
-def test_a_serial_is_the_moment_of_the_order_or_the_next_one() -> None:
+def test_serial_is_timestamp_or_next_number() -> None:
     serials = [one.serial - NOW_MS for one in ordered(TenantControls(), [60, 0, 0, 60, 61])]
 
     assert serials == [60_000, 60_001, 60_002, 60_003, 61_000]
 
 
 @given(st.lists(st.floats(-(10**9), 10**9), min_size=2, max_size=30))
-def test_serials_grow_whatever_clocks_say(seconds: list[float]) -> None:
+def test_serials_increase_despite_clock_changes(seconds: list[float]) -> None:
     serials = [one.serial for one in ordered(TenantControls(), seconds)]
 
     assert serials == sorted(set(serials))
 
 
-def test_a_serial_outlives_the_action_that_it_comes_from() -> None:
+def test_serial_survives_removal_of_action() -> None:
     (fast,) = ordered(TenantControls(), [10**7])
 
     later = ordered(fast, range(KEPT_ACTIONS))[-1]
@@ -48,14 +48,14 @@ def test_a_serial_outlives_the_action_that_it_comes_from() -> None:
     assert later.serial == fast.serial + KEPT_ACTIONS
 
 
-def test_the_first_order_on_a_new_board_comes_after_those_on_a_lost_one() -> None:
+def test_new_store_serial_follows_lost_store() -> None:
     lost = ordered(TenantControls(), range(50))[-1]
     (new,) = ordered(TenantControls(), [60])
 
     assert (new.version, new.serial > lost.serial) == (1, True)
 
 
-def test_orders_from_before_1970_are_counted() -> None:
+def test_commands_before_1970_are_numbered() -> None:
     long_ago = ordered(TenantControls(), [-(2 * 10**9), -(2 * 10**9)])
 
     assert [one.serial for one in long_ago] == [1, 2]

@@ -74,7 +74,7 @@ def halted(scope: HaltScope, id_: str) -> TenantControls:
     return given_all([AddHalt(scope, id_)])
 
 
-def test_an_order_makes_the_next_version_and_an_action() -> None:
+def test_command_increments_version_and_logs_action() -> None:
     controls = given_all([SetLimit(DAILY)])
 
     assert (controls.version, controls.limits) == (1, (DAILY,))
@@ -98,7 +98,7 @@ def test_an_order_makes_the_next_version_and_an_action() -> None:
     )
 
 
-def test_a_limit_takes_the_place_of_the_whole_one_of_its_scope_and_window() -> None:
+def test_new_limit_replaces_previous_limit_entirely() -> None:
     hourly = replace(DAILY, window=Window.HOUR)
 
     controls = given_all([
@@ -111,14 +111,14 @@ def test_a_limit_takes_the_place_of_the_whole_one_of_its_scope_and_window() -> N
     assert (controls.actions[-1].before, controls.actions[-1].after) == ("25 USD, 1000 calls", "7 tokens")
 
 
-def test_a_limit_that_is_removed_is_gone() -> None:
+def test_removed_limit_is_deleted() -> None:
     controls = given_all([SetLimit(DAILY), RemoveLimit(DAILY.scope, DAILY.id, DAILY.window)])
 
     assert (controls.version, controls.limits) == (2, ())
     assert (controls.actions[-1].before, controls.actions[-1].after) == ("25 USD, 1000 calls", NO_LIMIT)
 
 
-def test_a_halt_stands_until_it_is_resumed() -> None:
+def test_halt_lasts_until_resumed() -> None:
     halted = given_all([HALT])
     resumed = given_all([RemoveHalt(HALT.scope, HALT.id)], halted)
 
@@ -148,19 +148,19 @@ def test_a_halt_stands_until_it_is_resumed() -> None:
         ([], RemoveHalt(HaltScope.MODEL, "m"), "model m: is not halted. Allowed: none"),
     ],
 )
-def test_an_order_that_changes_nothing_is_refused_with_what_is_there(
+def test_command_without_effect_is_rejected(
     there: list[OperatorCommand], wanted: OperatorCommand, said: str
 ) -> None:
     assert said in str(refused(given_all(there), wanted))
 
 
-def test_an_order_by_nobody_or_with_a_novel_for_a_reason_is_refused() -> None:
+def test_invalid_author_or_reason_is_rejected() -> None:
     for by, why in (("", ""), ("x" * 501, ""), ("ann", "x" * 2001)):
         with pytest.raises(CommandError, match=r"agent cmt-1: (by|why): "):
             apply_command(TenantControls(), HALT, by=by, why=why, at=NOW)
 
 
-async def test_the_platform_has_halts_and_no_limits() -> None:
+async def test_platform_accepts_halts_but_no_limits() -> None:
     error = await refused_for(PLATFORM, SetLimit(DAILY))
 
     assert "only halts can apply to all tenants" in error.allowed
@@ -183,15 +183,15 @@ async def test_the_platform_has_halts_and_no_limits() -> None:
         (AddHalt(HaltScope.AGENT, ""), "an id, or '*' for every agent"),
     ],
 )
-async def test_an_order_that_would_hold_for_nothing_is_refused(wanted: OperatorCommand, allowed: str) -> None:
+async def test_command_with_unknown_target_is_rejected(wanted: OperatorCommand, allowed: str) -> None:
     assert (await refused_for("acme", wanted)).allowed == allowed
 
 
-async def test_an_order_is_for_a_tenant() -> None:
+async def test_command_without_tenant_is_rejected() -> None:
     assert "no tenant" in (await refused_for("", HALT)).reason
 
 
-async def test_what_no_order_can_set_any_more_can_be_taken_away() -> None:
+async def test_obsolete_halt_can_be_removed() -> None:
     board = MemoryControlStore()
     halt = Halt(scope=HaltScope.WORKFLOW, id="of-an-older-version", by="ann", at=NOW)
     await board.replace("acme", TenantControls(version=1, halts=(halt,)))
@@ -213,7 +213,7 @@ async def test_what_no_order_can_set_any_more_can_be_taken_away() -> None:
         *((scope, ANY) for scope in HaltScope),
     ],
 )
-def test_a_halt_holds_for_what_it_names(scope: HaltScope, id_: str) -> None:
+def test_halt_matches_named_target(scope: HaltScope, id_: str) -> None:
     controls = halted(scope, id_)
 
     assert controls.halt_for(envelope()) == controls.halts[0]
@@ -232,31 +232,31 @@ def test_a_halt_holds_for_what_it_names(scope: HaltScope, id_: str) -> None:
         (HaltScope.MODEL, "anthropic"),
     ],
 )
-def test_a_halt_holds_for_nothing_else(scope: HaltScope, id_: str) -> None:
+def test_halt_ignores_other_targets(scope: HaltScope, id_: str) -> None:
     assert halted(scope, id_).halt_for(envelope()) is None
 
 
-def test_an_agent_without_an_id_is_halted_by_its_type() -> None:
+def test_agent_type_halts_agent_without_id() -> None:
     controls = halted(HaltScope.AGENT, "analyst")
 
     assert controls.halt_for(envelope(agent_id="")) is not None
     assert halted(HaltScope.AGENT, "unnamed").halt_for(envelope(agent_id="", agent_type="")) is not None
 
 
-def test_a_model_whose_name_has_a_slash_is_halted_by_it() -> None:
+def test_model_with_slash_can_be_halted() -> None:
     asked = envelope(provider=LLMProvider.OPENAI, model="Qwen/Qwen3-8B")
 
     assert halted(HaltScope.MODEL, "Qwen/Qwen3-8B").halt_for(asked) is not None
     assert halted(HaltScope.MODEL, "openai/Qwen/Qwen3-8B").halt_for(asked) is not None
 
 
-def test_the_oldest_halt_is_the_one_that_is_told() -> None:
+def test_oldest_halt_is_reported() -> None:
     controls = given_all([AddHalt(HaltScope.MODEL, ANY), AddHalt(HaltScope.TENANT, ANY)])
 
     assert controls.halt_for(envelope()) == controls.halts[0]
 
 
-def test_a_document_keeps_its_last_actions() -> None:
+def test_document_keeps_last_actions() -> None:
     orders = [SetLimit(replace(DAILY, calls=calls)) for calls in range(KEPT_ACTIONS + 5)]
 
     controls = given_all(orders)
@@ -264,7 +264,7 @@ def test_a_document_keeps_its_last_actions() -> None:
     assert [action.version for action in controls.actions] == list(range(6, KEPT_ACTIONS + 6))
 
 
-def test_an_action_is_the_same_record_whoever_makes_it() -> None:
+def test_equal_actions_make_equal_events() -> None:
     action = given_all([HALT]).actions[0]
 
     one, other = event_of("acme", action), event_of("acme", action.model_copy())
@@ -281,14 +281,14 @@ def test_an_action_is_the_same_record_whoever_makes_it() -> None:
     assert event_of("other", action).id != one.id
 
 
-def test_the_first_action_of_a_new_board_is_another_record_than_that_of_a_lost_one() -> None:
+def test_new_store_action_gets_distinct_event() -> None:
     lost = apply_command(TenantControls(), HALT, by="ann", why="", at=NOW).actions[0]
     new = apply_command(TenantControls(), HALT, by="ann", why="", at=NOW + timedelta(days=1)).actions[0]
 
     assert event_of("acme", lost).id != event_of("acme", new).id
 
 
-def test_a_document_holds_each_limit_and_halt_once() -> None:
+def test_duplicate_limits_and_halts_are_rejected() -> None:
     halt = Halt(scope=HaltScope.AGENT, id="a", by="ann", at=NOW)
 
     for twice in ({"limits": (DAILY, replace(DAILY, calls=5))}, {"halts": (halt, halt)}):
@@ -307,7 +307,7 @@ def test_a_document_holds_each_limit_and_halt_once() -> None:
         },
     ],
 )
-def test_a_restriction_that_is_not_known_here_is_not_ignored(unknown: dict[str, Any]) -> None:
+def test_unknown_restriction_is_rejected(unknown: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         TenantControls.model_validate(unknown)
 
@@ -327,12 +327,12 @@ def test_a_restriction_that_is_not_known_here_is_not_ignored(unknown: dict[str, 
         ),
     ],
 )
-def test_a_limit_is_spelled_in_one_line(limit: Limit, text: str) -> None:
+def test_limit_is_formatted_as_text(limit: Limit, text: str) -> None:
     assert limit_text(limit) == text
 
 
 @given(st.integers(0, LARGEST))
-def test_an_amount_is_spelled_to_the_last_digit(nusd: int) -> None:
+def test_usd_amount_is_formatted_exactly(nusd: int) -> None:
     whole, _, part = usd_text(nusd).removesuffix(" USD").partition(".")
 
     assert int(whole) * 10**9 + int(part.ljust(9, "0")) == nusd
@@ -356,7 +356,7 @@ ANY_ORDER = st.one_of(
 
 
 @given(st.lists(ANY_ORDER, max_size=30))
-def test_whatever_is_ordered_each_version_is_one_action_and_reads_back(orders: list[OperatorCommand]) -> None:
+def test_random_commands_version_and_round_trip(orders: list[OperatorCommand]) -> None:
     controls, done = TenantControls(), 0
     for wanted in orders:
         before = controls

@@ -74,7 +74,7 @@ def ceiling(controls: TenantControls) -> int | None:
     return None if limit is None else limit.nusd
 
 
-def test_merge_with_lost_document_restores_limits_and_halts() -> None:
+def test_merge_restores_lost_limits_and_halts() -> None:
     known = document(up_to(5), HALT)
 
     restored = merged(TenantControls(), known)
@@ -84,7 +84,7 @@ def test_merge_with_lost_document_restores_limits_and_halts() -> None:
     assert restored.serial > known.serial
 
 
-def test_merge_changes_nothing_when_the_document_has_every_command() -> None:
+def test_merge_skips_document_with_every_command() -> None:
     known = document(up_to(5), HALT)
     later = document(RESUME, up_to(9), second=2, before=known)
 
@@ -92,7 +92,7 @@ def test_merge_changes_nothing_when_the_document_has_every_command() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(5, 9), (9, 5)])
-def test_newer_limit_wins_over_lost_one(first: int, second: int) -> None:
+def test_newer_limit_wins_over_lost_limit(first: int, second: int) -> None:
     lost, present = document(up_to(first)), document(up_to(second), second=1)
 
     assert ceiling(merged(present, lost)) == ceiling(merged(lost, present)) == second
@@ -106,7 +106,7 @@ def test_only_a_removal_lifts_a_limit() -> None:
     assert ceiling(merged(document(up_to(7), second=9), removed)) == 7
 
 
-def test_halt_holds_unless_a_newer_resume_is_known() -> None:
+def test_halt_holds_without_newer_resume() -> None:
     halted = document(HALT)
 
     assert merged(TenantControls(), halted).halts == halted.halts
@@ -115,7 +115,7 @@ def test_halt_holds_unless_a_newer_resume_is_known() -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), [(5, 9), (9, 5)])
-def test_lower_limit_holds_when_the_order_is_unknown(one: int, other: int) -> None:
+def test_unordered_limits_keep_lower_ceiling(one: int, other: int) -> None:
     older, present = of_an_older_release(document(up_to(one))), document(up_to(other), second=1)
 
     result = merged(present, older)
@@ -125,14 +125,14 @@ def test_lower_limit_holds_when_the_order_is_unknown(one: int, other: int) -> No
     assert ceiling(merged(older, present)) == 5
 
 
-def test_each_unit_has_the_lower_ceiling_when_the_order_is_unknown() -> None:
+def test_unordered_limits_merge_per_unit() -> None:
     older = of_an_older_release(document(SetLimit(Limit(*TENANT, nusd=5, tokens=9))))
     present = document(SetLimit(Limit(*TENANT, nusd=7, calls=3)), second=1)
 
     assert merged(present, older).limits == (Limit(*TENANT, nusd=5, tokens=9, calls=3),)
 
 
-def test_commands_of_an_older_release_keep_the_order_of_their_document() -> None:
+def test_older_release_commands_keep_document_order() -> None:
     known = of_an_older_release(document(up_to(5), up_to(9), HALT, RESUME))
     found = of_an_older_release(document(up_to(5)))
 
@@ -141,7 +141,7 @@ def test_commands_of_an_older_release_keep_the_order_of_their_document() -> None
     assert (ceiling(result), result.halts) == (9, ())
 
 
-def test_halt_holds_when_the_order_of_its_resume_is_unknown() -> None:
+def test_unordered_resume_does_not_lift_halt() -> None:
     resumed = of_an_older_release(document(HALT, RESUME))
 
     assert merged(document(HALT, second=1), resumed).halts
@@ -149,7 +149,7 @@ def test_halt_holds_when_the_order_of_its_resume_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("author", ["config", "run"])
-def test_limit_of_a_configuration_does_not_raise_an_operators_lost_one(author: str) -> None:
+def test_unaware_config_cannot_raise_operator_limit(author: str) -> None:
     lost, present = document(up_to(5)), document(up_to(9), second=1, by=author)
 
     assert ceiling(merged(present, lost)) == ceiling(merged(lost, present)) == 5
@@ -157,7 +157,7 @@ def test_limit_of_a_configuration_does_not_raise_an_operators_lost_one(author: s
     assert ceiling(merged(lost, known)) == 9, "it knew the operator's"
 
 
-def test_settled_command_yields_to_a_newer_one() -> None:
+def test_settled_command_yields_to_newer_command() -> None:
     older, present = of_an_older_release(document(up_to(5))), document(up_to(9), second=1)
     settled = merged(present, older)
 
@@ -167,14 +167,14 @@ def test_settled_command_yields_to_a_newer_one() -> None:
     assert ceiling(merged(settled, raised)) == 50
 
 
-def test_restored_halt_of_a_model_spares_calls_in_flight_as_before() -> None:
+def test_restored_halt_keeps_sparing_in_flight() -> None:
     known = document(AddHalt(HaltScope.MODEL, "m", spares_in_flight=True), HALT)
 
     assert merged(TenantControls(), known).halts == known.halts
     assert merged(TenantControls(), known.actions).halts == known.halts
 
 
-def test_restriction_without_its_command_is_put_back() -> None:
+def test_restriction_without_command_is_restored() -> None:
     halt = Halt(scope=HaltScope.AGENT, id="a", by="ann", at=NOW)
     known = TenantControls(version=3, limits=(Limit(*TENANT, nusd=5),), halts=(halt,))
 
@@ -183,14 +183,14 @@ def test_restriction_without_its_command_is_put_back() -> None:
     assert (result.limits, result.halts) == (known.limits, known.halts)
 
 
-def test_forgotten_halt_is_lifted_by_the_resume_of_a_log() -> None:
+def test_logged_resume_lifts_forgotten_halt() -> None:
     resumed = document(HALT, RESUME)
     found = TenantControls(version=1, halts=document(HALT).halts)
 
     assert not merged(found, resumed.actions).halts
 
 
-def test_document_keeps_the_last_command_on_each_limit_and_halt() -> None:
+def test_document_keeps_last_command_per_subject() -> None:
     controls = document(up_to(5), REMOVE, HALT, RESUME)
     for number in range(KEPT_ACTIONS + 5):
         controls = document(SetLimit(Limit(ScopeKind.AGENT, "a", Window.DAY, calls=number)), before=controls)
@@ -208,7 +208,7 @@ def test_unreadable_command_is_refused() -> None:
         merged(TenantControls(), [command.model_copy(update={"kind": "cap_limit"})])
 
 
-def test_settled_commands_are_records_of_their_own() -> None:
+def test_settled_commands_have_distinct_event_ids() -> None:
     older = of_an_older_release(document(up_to(5), AddHalt(HaltScope.TENANT, ANY)))
     present = document(up_to(9), AddHalt(HaltScope.TENANT, ANY), second=1)
 
@@ -218,7 +218,7 @@ def test_settled_commands_are_records_of_their_own() -> None:
     assert len({event_of("acme", one).id for one in settled}) == 2
 
 
-async def test_log_restores_the_commands_of_each_tenant() -> None:
+async def test_log_restores_commands_per_tenant() -> None:
     commands, store = CommandHistory(), MemoryControlStore()
     for tenant, controls in (("acme", document(up_to(5))), ("other", document(up_to(9)))):
         for action in controls.actions:
@@ -291,7 +291,7 @@ STEPS = st.tuples(
 
 
 @given(st.lists(STEPS, max_size=40))
-def test_newest_known_command_holds_in_every_order_of_events(steps: list[tuple[str, int]]) -> None:
+def test_newest_known_command_always_wins(steps: list[tuple[str, int]]) -> None:
     world = World()
     for step, number in steps:
         world.take(step, number)

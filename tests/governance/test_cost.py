@@ -42,7 +42,7 @@ async def charged(served_model: str, **asked: str) -> tuple[Charge, Admitted]:
     return await at.lifecycle.settle(admission, SERVED, served_model=served_model), admission
 
 
-async def test_the_price_is_that_of_the_reservation_however_late_the_answer_comes() -> None:
+async def test_price_is_fixed_at_reservation() -> None:
     wall = SimClock(datetime(2026, 11, 20, 23, 59, tzinfo=UTC))
     at = gate(MemoryLedger(), wall=wall)
     admission = await admitted(at, request(provider="anthropic", model="claude-sonnet-5-5"))
@@ -53,7 +53,7 @@ async def test_the_price_is_that_of_the_reservation_however_late_the_answer_come
     assert (await at.lifecycle.settle(admission, Usage(cache_read_tokens=1000))).cost_nusd == 200_000
 
 
-async def test_who_was_too_late_to_send_settles_nothing_of_who_sent() -> None:
+async def test_losing_sender_does_not_affect_winner() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     asked = request()
@@ -70,7 +70,7 @@ async def test_who_was_too_late_to_send_settles_nothing_of_who_sent() -> None:
     assert ledger.statistics().charged_nusd == USED_NUSD
 
 
-async def test_what_was_not_sent_costs_nothing() -> None:
+async def test_released_call_is_free() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     admission = await admitted(at, request())
@@ -85,7 +85,7 @@ async def test_what_was_not_sent_costs_nothing() -> None:
     await admitted(at, request())
 
 
-async def test_a_refused_connection_costs_nothing_and_counts_no_call() -> None:
+async def test_refused_connection_charges_no_call() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     admission = await admitted(at, request())
@@ -100,7 +100,7 @@ async def test_a_refused_connection_costs_nothing_and_counts_no_call() -> None:
     await admitted(at, request())
 
 
-async def test_what_was_never_dispatched_cannot_be_settled_as_unsent() -> None:
+async def test_undispatched_call_cannot_settle_as_unsent() -> None:
     at = gate(MemoryLedger())
     admission = await admitted(at, request())
 
@@ -108,7 +108,7 @@ async def test_what_was_never_dispatched_cannot_be_settled_as_unsent() -> None:
         await at.lifecycle.settle_unsent(admission)
 
 
-async def test_what_was_dispatched_or_is_in_doubt_or_forgotten_is_not_given_back() -> None:
+async def test_release_after_dispatch_has_no_effect() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     admission = await admitted(at, request())
@@ -122,7 +122,7 @@ async def test_what_was_dispatched_or_is_in_doubt_or_forgotten_is_not_given_back
     assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")).spent == MOST
 
 
-async def test_a_call_in_doubt_that_turns_out_unsent_is_corrected_to_nothing() -> None:
+async def test_unsent_in_doubt_call_is_refunded() -> None:
     at = gate(MemoryLedger())
     admission = await admitted(at, request())
     await at.lifecycle.dispatch(admission)
@@ -131,7 +131,7 @@ async def test_a_call_in_doubt_that_turns_out_unsent_is_corrected_to_nothing() -
     assert await at.lifecycle.settle_unsent(admission) == Charge(0, late=True)
 
 
-async def test_a_lost_answer_is_charged_in_full_and_corrected_when_it_comes() -> None:
+async def test_late_answer_corrects_full_charge() -> None:
     at = gate(MemoryLedger())
     admission = await admitted(at, request())
     await at.lifecycle.dispatch(admission)
@@ -144,7 +144,7 @@ async def test_a_lost_answer_is_charged_in_full_and_corrected_when_it_comes() ->
     assert await at.lifecycle.settle(admission, Usage(output_tokens=1)) == late
 
 
-async def test_more_than_was_reserved_is_charged_and_said() -> None:
+async def test_overrun_is_charged_and_reported() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     admission = await admitted(at, request())
@@ -156,7 +156,7 @@ async def test_more_than_was_reserved_is_charged_and_said() -> None:
     assert ledger.statistics().overruns == 1
 
 
-async def test_server_bill_above_our_sum_is_the_charge() -> None:
+async def test_higher_server_bill_is_charged() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     admission = await admitted(at, request())
@@ -171,7 +171,7 @@ async def test_server_bill_above_our_sum_is_the_charge() -> None:
     ).spent.nusd == USED_NUSD + 1
 
 
-async def test_server_bill_below_our_sum_changes_nothing() -> None:
+async def test_lower_server_bill_is_ignored() -> None:
     at = gate(MemoryLedger())
     admission = await admitted(at, request())
     await at.lifecycle.dispatch(admission)
@@ -181,7 +181,7 @@ async def test_server_bill_below_our_sum_changes_nothing() -> None:
     assert charge == Charge(USED_NUSD, bill_nusd=1)
 
 
-async def test_server_bill_above_the_reservation_is_charged_in_full() -> None:
+async def test_bill_above_reservation_is_fully_charged() -> None:
     ledger = MemoryLedger()
     at = gate(ledger)
     admission = await admitted(at, request())
@@ -195,7 +195,7 @@ async def test_server_bill_above_the_reservation_is_charged_in_full() -> None:
 
 
 @pytest.mark.parametrize("above", [0, 5])
-async def test_bill_of_an_unusable_answer_is_charged_if_it_is_above_the_reservation(above: int) -> None:
+async def test_unusable_answer_is_charged_as_billed(above: int) -> None:
     ledger = MemoryLedger()
     at = gate(ledger)
     admission = await admitted(at, request())
@@ -208,7 +208,7 @@ async def test_bill_of_an_unusable_answer_is_charged_if_it_is_above_the_reservat
     assert (charge.in_doubt, charge.overbilled) == (not above, bool(above))
 
 
-async def test_a_usage_without_a_price_costs_the_whole_reservation() -> None:
+async def test_unpriced_usage_costs_full_reservation() -> None:
     at = gate(MemoryLedger())
     admission = await admitted(at, request())
     await at.lifecycle.dispatch(admission)
@@ -222,7 +222,7 @@ def price(model: str) -> int:
     return PRICES.cost_nusd(LLMProvider.ANTHROPIC, model, SERVED, at=NOW)
 
 
-async def test_a_dearer_model_that_served_is_charged_at_its_own_price_and_the_overrun_is_said() -> None:
+async def test_dearer_served_model_causes_overrun() -> None:
     charge, admission = await charged("claude-opus-5-5", **HAIKU)
 
     cost = price("claude-opus-5-5")
@@ -231,13 +231,13 @@ async def test_a_dearer_model_that_served_is_charged_at_its_own_price_and_the_ov
 
 
 @pytest.mark.parametrize("served_model", ["", "claude-opus-5-5", "claude-haiku-5-5"])
-async def test_a_cheaper_model_that_served_is_charged_as_the_one_asked_for(served_model: str) -> None:
+async def test_cheaper_served_model_costs_requested_price(served_model: str) -> None:
     charge, _ = await charged(served_model, provider="anthropic", model="claude-opus-5-5")
 
     assert charge == Charge(price("claude-opus-5-5"))
 
 
-async def test_a_name_that_a_model_is_served_as_has_its_price() -> None:
+async def test_served_alias_has_model_price() -> None:
     row = CAPABILITIES.of(LLMProvider.ANTHROPIC, "claude-haiku-5-5")
     renamed = Capabilities([row.model_copy(update={"served_as": ("claude-haiku-5-5-dated",)})])
     at = Gate(ledger=MemoryLedger(), prices=PRICES, capabilities=renamed, clock=SimClock(NOW), mode="live")
@@ -249,13 +249,13 @@ async def test_a_name_that_a_model_is_served_as_has_its_price() -> None:
     assert charge == Charge(price("claude-haiku-5-5"))
 
 
-async def test_a_served_model_without_a_price_costs_the_whole_reservation_or_more() -> None:
+async def test_unpriced_served_model_costs_full_reservation() -> None:
     charge, admission = await charged("gpt-other", **HAIKU)
 
     assert charge == Charge(admission.amount.nusd, unpriced="served_as=gpt-other")
 
 
-async def test_more_than_the_reservation_is_charged_though_the_served_model_has_no_price() -> None:
+async def test_unpriced_served_model_overrun_is_charged() -> None:
     at = gate(MemoryLedger())
     admission = await admitted(at, request())
     await at.lifecycle.dispatch(admission)

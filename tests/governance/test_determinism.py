@@ -25,7 +25,7 @@ def problem(
 
 
 @pytest.mark.parametrize("mode", ["backtest", "replay"])
-def test_a_simulated_mode_refuses_an_envelope_without_as_of(mode: ClockMode) -> None:
+def test_simulated_mode_requires_as_of(mode: ClockMode) -> None:
     found = problem(mode=mode)
 
     assert found
@@ -34,12 +34,12 @@ def test_a_simulated_mode_refuses_an_envelope_without_as_of(mode: ClockMode) -> 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_envelope_with_as_of_runs_in_every_mode(mode: ClockMode) -> None:
+def test_as_of_runs_in_every_mode(mode: ClockMode) -> None:
     assert problem(mode=mode, as_of=NOW) is None
 
 
 @pytest.mark.parametrize("mode", ["paper", "shadow", "live"])
-def test_the_present_needs_no_as_of(mode: ClockMode) -> None:
+def test_live_modes_need_no_as_of(mode: ClockMode) -> None:
     assert problem(mode=mode) is None
 
 
@@ -50,7 +50,7 @@ def test_replay_only_allows_no_live_call() -> None:
     assert found.category is FailureKind.REPLAY_MISS
 
 
-def test_greedy_needs_a_model_that_takes_a_temperature() -> None:
+def test_greedy_requires_temperature_support() -> None:
     found = problem(TODAYS, determinism=DeterminismLevel.GREEDY)
 
     assert found
@@ -59,19 +59,19 @@ def test_greedy_needs_a_model_that_takes_a_temperature() -> None:
     assert problem(SEED, determinism=DeterminismLevel.GREEDY) is None
 
 
-def test_greedy_does_not_go_with_thinking() -> None:
+def test_greedy_rejects_thinking_budget() -> None:
     found = problem(SEED, determinism=DeterminismLevel.GREEDY, budget={"thinking_budget": 1024})
 
     assert found
     assert "thinking budget of 0" in found.description
 
 
-def test_a_temperature_that_the_model_does_not_take_is_no_reason_to_refuse() -> None:
+def test_unsupported_temperature_is_not_refused() -> None:
     assert problem(TODAYS, temperature=0.7) is None
 
 
 @pytest.mark.parametrize("level", [DeterminismLevel.PINNED, DeterminismLevel.GREEDY])
-def test_a_retired_model_is_not_called_after_its_last_day(level: DeterminismLevel) -> None:
+def test_model_is_refused_after_retirement_date(level: DeterminismLevel) -> None:
     assert problem(SEED, determinism=level, today=LAST_DAY) is None
 
     found = problem(SEED, determinism=level, today=date(2026, 12, 1))
@@ -81,7 +81,7 @@ def test_a_retired_model_is_not_called_after_its_last_day(level: DeterminismLeve
     assert "retired on 2026-11-30" in found.description
 
 
-def test_a_retired_model_is_not_called_in_a_backtest_of_better_days_either() -> None:
+def test_retirement_also_holds_in_backtest() -> None:
     assert problem(SEED, mode="backtest", today=date(2026, 12, 1), as_of=datetime(2026, 1, 2, tzinfo=UTC))
 
 
@@ -99,7 +99,7 @@ def test_a_retired_model_is_not_called_in_a_backtest_of_better_days_either() -> 
         ("recorded", {"as_of": NOW}, True, "recorded"),
     ],
 )
-def test_an_accepted_answer_has_the_level_that_was_kept(
+def test_accepted_answer_reports_kept_level(
     asked: str, changes: dict[str, Any], level: str, *, sampling: bool
 ) -> None:
     asked_for = envelope(determinism=asked, **changes)
@@ -109,7 +109,7 @@ def test_an_accepted_answer_has_the_level_that_was_kept(
 
 
 @pytest.mark.parametrize(("sampling", "level"), [(False, "pinned"), (True, "greedy")])
-def test_what_was_not_accepted_is_never_recorded(level: str, *, sampling: bool) -> None:
+def test_rejected_answer_is_never_recorded(level: str, *, sampling: bool) -> None:
     asked_for = envelope(determinism="recorded", as_of=NOW)
 
     assert asked_for.level(accepted=False, sampling_applied=sampling) == level
@@ -119,9 +119,9 @@ def test_what_was_not_accepted_is_never_recorded(level: str, *, sampling: bool) 
     ("asked", "level"),
     [("pinned", "recorded"), ("recorded", "recorded"), ("replay_only", "replay_only")],
 )
-def test_what_is_served_from_a_recording_is_recorded(asked: str, level: str) -> None:
+def test_replayed_answer_gets_replay_level(asked: str, level: str) -> None:
     assert envelope(determinism=asked).replayed_level == level
 
 
-def test_an_envelope_that_demands_recorded_may_be_answered_live() -> None:
+def test_recorded_level_allows_live_answer() -> None:
     assert problem(determinism=DeterminismLevel.RECORDED, as_of=NOW) is None

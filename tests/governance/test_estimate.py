@@ -96,7 +96,7 @@ def usages(draw: st.DrawFn, price: ModelPrice, inward: int, outward: int) -> Usa
 
 @pytest.mark.parametrize("price", PRICES, ids=lambda price: f"{price.model}-{price.valid_from}")
 @given(st.data())
-def test_no_usage_within_the_caps_costs_more_than_the_bound(price: ModelPrice, data: st.DataObject) -> None:
+def test_bound_covers_any_usage_within_caps(price: ModelPrice, data: st.DataObject) -> None:
     capability = of(price.model, price.provider)
     asked = data.draw(requests(capability))
     at = data.draw(st.sampled_from(days_of(price)))
@@ -137,7 +137,7 @@ def any_prices(draw: st.DrawFn) -> ModelPrice:
 
 
 @given(any_prices(), st.integers(0, 6000), st.integers(1, 5000), st.data())
-def test_the_bound_holds_for_every_price_that_a_book_may_have(
+def test_bound_holds_for_every_possible_price(
     price: ModelPrice, counted: int, cap: int, data: st.DataObject
 ) -> None:
     book = PriceBook(DatedTable(Path("drawn.json"), (price,), {"name": "drawn"}, "0" * 64))
@@ -161,7 +161,7 @@ UNDER_ESTIMATES = [
     UNDER_ESTIMATES,
     ids=["a long request of claude-haiku-5-5", "an hour's cache write of claude-opus-5-5"],
 )
-def test_what_the_plain_rate_would_under_estimate_is_covered(
+def test_bound_covers_usage_above_plain_rate(
     model: str, counted: int, cap: int, usage: Usage, theirs: str, charged: str
 ) -> None:
     cost = BOOK.cost_nusd(LLMProvider.ANTHROPIC, model, usage, at=TODAY)
@@ -172,7 +172,7 @@ def test_what_the_plain_rate_would_under_estimate_is_covered(
     assert nusd_from_usd(Decimal(theirs)) < cost <= most.nusd
 
 
-async def test_the_fast_mode_that_nobody_asked_for_is_charged_twice_and_counted_as_an_overrun() -> None:
+async def test_unrequested_fast_mode_is_an_overrun() -> None:
     ledger = MemoryLedger()
     at = gate(ledger, clock=SimClock(TODAY))
     asked = request(max_tokens=10_000)
@@ -187,7 +187,7 @@ async def test_the_fast_mode_that_nobody_asked_for_is_charged_twice_and_counted_
     assert ledger.statistics().overruns == 1
 
 
-def test_the_bound_is_reached_by_the_worst_usage() -> None:
+def test_worst_usage_reaches_the_bound() -> None:
     asked, model = request("x" * 76, max_tokens=100), of("claude-sonnet-5-5")
     worst = Usage(cache_write_1h_tokens=77 + 1024, output_tokens=100, inference_geo="us")
 
@@ -197,7 +197,7 @@ def test_the_bound_is_reached_by_the_worst_usage() -> None:
     assert BOOK.cost_nusd(LLMProvider.ANTHROPIC, model.model, worst, at=TODAY) == most.nusd
 
 
-def test_input_is_bounded_by_utf8_bytes_not_by_characters() -> None:
+def test_input_is_bounded_by_utf8_bytes() -> None:
     model = of("claude-sonnet-5-5")
 
     assert input_bound(request("a", "b"), model) == 2 + 1024
@@ -205,7 +205,7 @@ def test_input_is_bounded_by_utf8_bytes_not_by_characters() -> None:
     assert input_bound(request("\ud800", ""), model) == 3 + 1024
 
 
-def test_input_is_bounded_as_a_tokenizer_sees_it_that_normalizes_first() -> None:
+def test_input_bound_covers_unicode_normalization() -> None:
     model = of("claude-sonnet-5-5")
 
     assert input_bound(request("\ufdfa", ""), model) == 33 + 1024
@@ -213,7 +213,7 @@ def test_input_is_bounded_as_a_tokenizer_sees_it_that_normalizes_first() -> None
 
 
 @given(st.text())
-def test_no_form_of_a_text_has_more_bytes_than_are_counted(text: str) -> None:
+def test_input_bound_covers_any_text(text: str) -> None:
     model = of("claude-sonnet-5-5")
 
     most = input_bound(request(text, ""), model) - model.overhead_tokens
@@ -222,11 +222,11 @@ def test_no_form_of_a_text_has_more_bytes_than_are_counted(text: str) -> None:
     assert most >= len(normalize("NFKC", text).encode("utf-8", "surrogatepass"))
 
 
-def test_a_model_with_longer_tokens_has_fewer_of_them() -> None:
+def test_longer_tokens_lower_the_input_bound() -> None:
     assert input_bound(request("abcd", "efghi"), of("rules-1", LLMProvider.RULES)) == 3 + 16
 
 
-def test_a_schema_that_the_provider_enforces_counts_twice() -> None:
+def test_enforced_schema_counts_twice() -> None:
     schema = {"type": "object"}
     model = of("claude-sonnet-5-5")
 
@@ -253,14 +253,14 @@ objects = st.recursive(
 
 
 @given(objects)
-def test_what_the_sdk_makes_of_a_schema_is_not_longer_than_what_is_counted(schema: dict[str, Any]) -> None:
+def test_sdk_schema_fits_counted_length(schema: dict[str, Any]) -> None:
     strict = strict_schema(canonical_bytes(schema), sentinel=False)
 
     assert strict is not None
     assert len(orjson.dumps(transform_schema(orjson.loads(strict.json)))) <= len(strict.json)
 
 
-def test_the_answer_tool_counts_as_much_as_a_response_format() -> None:
+def test_answer_tool_counts_like_response_format() -> None:
     schema = {"type": "object"}
     model = of("claude-sonnet-5-5")
 
@@ -270,7 +270,7 @@ def test_the_answer_tool_counts_as_much_as_a_response_format() -> None:
     assert len(f"{ANSWER_TOOL}{TOOL_DESCRIPTION}") < model.overhead_tokens
 
 
-def test_the_providers_own_count_takes_the_place_of_the_bytes() -> None:
+def test_provider_count_replaces_byte_count() -> None:
     model = of("claude-sonnet-5-5")
 
     counted = bound(request("x" * 4000, max_tokens=10), model, BOOK, at=TODAY, input_tokens=1000)
@@ -278,7 +278,7 @@ def test_the_providers_own_count_takes_the_place_of_the_bytes() -> None:
     assert counted.tokens == 1000 + 1024 + 10
 
 
-def test_a_model_without_a_price_has_no_bound() -> None:
+def test_unpriced_model_has_no_bound() -> None:
     stranger = of("claude-sonnet-5-5").model_copy(update={"model": "claude-next"})
 
     with pytest.raises(UnknownModelError):
@@ -286,6 +286,6 @@ def test_a_model_without_a_price_has_no_bound() -> None:
 
 
 @pytest.mark.parametrize("amount", [(-1, 0, 0), (0, -1, 0), (0, 0, -1)])
-def test_an_amount_is_never_a_credit(amount: tuple[int, int, int]) -> None:
+def test_negative_amount_is_rejected(amount: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="has a negative value"):
         Amount(*amount)

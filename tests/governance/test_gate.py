@@ -33,7 +33,7 @@ from tests.governance.gates import (
 from tests.governance.requests import request
 
 
-async def test_a_call_is_admitted_with_the_most_it_can_cost_and_charged_what_it_used() -> None:
+async def test_call_reserves_maximum_and_charges_usage() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     asked = request(idempotency_key="envelope-1")
@@ -52,7 +52,7 @@ async def test_a_call_is_admitted_with_the_most_it_can_cost_and_charged_what_it_
     assert (after.spent, after.held) == (Amount(USED_NUSD, 110), Amount(0, 0, 0))
 
 
-async def test_every_scope_of_the_envelope_is_charged() -> None:
+async def test_every_envelope_scope_is_charged() -> None:
     ledger = MemoryLedger([Limit(kind, ANY, Window.NONE, calls=10) for kind in ScopeKind])
     at = gate(ledger)
     asked = request(
@@ -77,7 +77,7 @@ async def test_every_scope_of_the_envelope_is_charged() -> None:
     ("changes", "name"),
     [({"agent_id": ""}, "analyst"), ({"agent_id": "", "agent_type": ""}, "unnamed")],
 )
-async def test_an_agent_without_an_id_is_counted_by_its_type(changes: dict[str, str], name: str) -> None:
+async def test_agent_without_id_counts_by_type(changes: dict[str, str], name: str) -> None:
     ledger = MemoryLedger()
 
     await admitted(gate(ledger), request(**changes))
@@ -85,7 +85,7 @@ async def test_an_agent_without_an_id_is_counted_by_its_type(changes: dict[str, 
     assert [one.id for one in await ledger.balances("default")] == [name]
 
 
-async def test_an_exhausted_budget_is_refused_with_the_facts() -> None:
+async def test_exhausted_budget_refusal_includes_amounts() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=MOST_NUSD - 1)])
     at = gate(ledger)
 
@@ -104,9 +104,7 @@ async def test_an_exhausted_budget_is_refused_with_the_facts() -> None:
     window=st.sampled_from(Window),
     left=st.integers(0, MOST_NUSD - 1),
 )
-def test_who_raises_for_an_exhausted_budget_gets_its_scope_its_unit_and_both_amounts(
-    agent_id: str, window: Window, left: int
-) -> None:
+def test_exhausted_error_carries_scope_and_amounts(agent_id: str, window: Window, left: int) -> None:
     reason = exhausted(Declined(ScopeKind.AGENT, agent_id, window, "nano-USD", MOST_NUSD, left))
 
     error = LLMBudgetExhaustedError.of(reason)
@@ -117,14 +115,14 @@ def test_who_raises_for_an_exhausted_budget_gets_its_scope_its_unit_and_both_amo
     assert str(error) == reason.description
 
 
-async def test_an_exhausted_budget_without_a_window_names_none() -> None:
+async def test_exhausted_total_budget_omits_window() -> None:
     answer = await gate(MemoryLedger([tenant(0)])).admit(request())
 
     assert isinstance(answer, Denied)
     assert "tenant default has 0 USD left, the call may need" in answer.reason.description
 
 
-async def test_a_budget_of_zero_lets_rules_through_which_cost_nothing() -> None:
+async def test_zero_budget_admits_free_rules() -> None:
     at = gate(MemoryLedger([tenant(0)]))
 
     admission = await admitted(at, request(provider="rules", model="rules-1"))
@@ -133,7 +131,7 @@ async def test_a_budget_of_zero_lets_rules_through_which_cost_nothing() -> None:
     assert await at.lifecycle.settle(admission, USAGE) == Charge(0)
 
 
-async def test_what_breaks_a_rule_reserves_nothing() -> None:
+async def test_invalid_request_reserves_no_budget() -> None:
     ledger = MemoryLedger()
     at = gate(ledger)
 
@@ -143,7 +141,7 @@ async def test_what_breaks_a_rule_reserves_nothing() -> None:
     assert at.statistics().refused == {FailureKind.INVALID_REQUEST: 1}
 
 
-async def test_an_envelope_is_expired_at_its_deadline_as_no_time_is_left_for_a_call() -> None:
+async def test_envelope_expires_exactly_at_deadline() -> None:
     clock = SimClock(NOW)
     at = gate(MemoryLedger(), clock=clock)
     asked = request(deadline=NOW + timedelta(seconds=5))
@@ -155,7 +153,7 @@ async def test_an_envelope_is_expired_at_its_deadline_as_no_time_is_left_for_a_c
     assert await refused(at, asked) is FailureKind.EXPIRED
 
 
-async def test_a_gate_for_some_tenants_refuses_every_other_one() -> None:
+async def test_unlisted_tenant_is_refused() -> None:
     ledger = MemoryLedger()
     at = gate(ledger, tenants=frozenset({"acme", "zenith"}))
 
@@ -168,7 +166,7 @@ async def test_a_gate_for_some_tenants_refuses_every_other_one() -> None:
     await admitted(at, request(tenant_id="zenith"))
 
 
-async def test_a_budget_holds_over_all_callers_of_a_gate_for_one_tenant() -> None:
+async def test_tenant_gate_keeps_budget_across_callers() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger, tenants=frozenset({"t0"}))
     charged = 0
@@ -192,7 +190,7 @@ async def test_a_budget_holds_over_all_callers_of_a_gate_for_one_tenant() -> Non
         ("live", timedelta(seconds=60)),
     ],
 )
-async def test_a_moment_that_has_not_come_yet_is_refused(mode: ClockMode, slack: timedelta) -> None:
+async def test_future_as_of_is_refused(mode: ClockMode, slack: timedelta) -> None:
     at = gate(MemoryLedger(), mode=mode)
     await admitted(at, request(as_of=NOW + slack))
     ahead = NOW + slack + timedelta(microseconds=1)
@@ -205,14 +203,14 @@ async def test_a_moment_that_has_not_come_yet_is_refused(mode: ClockMode, slack:
     assert NOW.isoformat() in answer.reason.description
 
 
-async def test_a_refused_moment_of_the_future_does_not_close_the_present() -> None:
+async def test_refused_future_request_keeps_present_open() -> None:
     at = gate(MemoryLedger([tenant(MOST_NUSD)]), mode="backtest")
     await at.admit(request(as_of=NOW + timedelta(days=60)))
 
     await admitted(at, request(as_of=NOW))
 
 
-async def test_money_over_all_attempts_is_limited_by_the_envelope() -> None:
+async def test_envelope_cost_limit_spans_attempts() -> None:
     at = gate(MemoryLedger())
     asked = request(budget={"max_cost_nusd": MOST_NUSD + USED_NUSD - 1})
     first = await admitted(at, asked)
@@ -222,7 +220,7 @@ async def test_money_over_all_attempts_is_limited_by_the_envelope() -> None:
     assert await refused(at, replace(asked, attempt=2)) is FailureKind.BUDGET_EXHAUSTED
 
 
-async def test_calls_of_a_day_are_limited_for_the_agent_that_says_so() -> None:
+async def test_daily_call_limit_counts_per_agent() -> None:
     clock = SimClock(NOW)
     at = gate(MemoryLedger(), clock=clock, mode="paper")
     for _ in range(2):
@@ -240,7 +238,7 @@ async def test_calls_of_a_day_are_limited_for_the_agent_that_says_so() -> None:
 @pytest.mark.parametrize(
     "ceiling", [{"max_trace_calls": 2}, {"max_trace_cost_nusd": 2 * USED_NUSD + MOST_NUSD - 1}]
 )
-async def test_the_calls_of_a_trace_are_limited_by_what_each_of_them_says(ceiling: dict[str, int]) -> None:
+async def test_trace_limits_of_envelope_are_enforced(ceiling: dict[str, int]) -> None:
     at = gate(MemoryLedger())
     for _ in range(2):
         admission = await admitted(at, request(trace_id="tree", agent_id="any", budget=ceiling))
@@ -262,7 +260,7 @@ async def test_the_calls_of_a_trace_are_limited_by_what_each_of_them_says(ceilin
         ("paper", False, "2025-05-06"), ("paper", True, "2026-01-02"), ("live", False, "2026-01-02"),
     ],
 )  # fmt: skip
-async def test_windows_go_by_the_market_where_time_is_simulated_and_by_a_shared_ledgers_clock_elsewhere(
+async def test_window_clock_follows_mode_and_sharing(
     mode: ClockMode,
     is_shared: bool,  # noqa: FBT001 - a parameter of the table above
     day: str,
@@ -276,7 +274,7 @@ async def test_windows_go_by_the_market_where_time_is_simulated_and_by_a_shared_
     assert f"{admission.request.at:%Y-%m-%d}" == day
 
 
-async def test_prices_and_retirement_go_by_the_time_of_day() -> None:
+async def test_prices_and_retirement_follow_wall_clock() -> None:
     clock, wall = SimClock(NOW), SimClock(datetime(2026, 11, 21, tzinfo=UTC))
     at = gate(MemoryLedger(), clock=clock, wall=wall, mode="backtest")
     today = request(provider="anthropic", model="claude-sonnet-5-5", as_of=NOW)
@@ -292,7 +290,7 @@ async def test_prices_and_retirement_go_by_the_time_of_day() -> None:
     assert await refused(at, replace(retiring, attempt=2)) is FailureKind.NOT_ALLOWED
 
 
-async def test_the_providers_count_takes_the_place_of_the_bytes() -> None:
+async def test_provider_token_count_replaces_bytes() -> None:
     at = gate(MemoryLedger())
 
     answer = await at.admit(request(system="s" * 4000), input_tokens=1000)
@@ -301,7 +299,7 @@ async def test_the_providers_count_takes_the_place_of_the_bytes() -> None:
     assert answer.amount.tokens == 1000 + 16 + 1000
 
 
-async def test_a_redelivered_attempt_gets_the_same_reservation() -> None:
+async def test_redelivered_attempt_reuses_reservation() -> None:
     ledger = MemoryLedger()
     at = gate(ledger)
     asked = request()
@@ -313,7 +311,7 @@ async def test_a_redelivered_attempt_gets_the_same_reservation() -> None:
 @pytest.mark.parametrize(
     "state", [ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED]
 )
-async def test_an_attempt_that_another_run_has_sent_is_taken(state: ReservationState) -> None:
+async def test_attempt_sent_elsewhere_is_already_dispatched(state: ReservationState) -> None:
     ledger = MemoryLedger()
     at = gate(ledger)
     asked = request(idempotency_key="envelope-1")
@@ -330,7 +328,7 @@ async def test_an_attempt_that_another_run_has_sent_is_taken(state: ReservationS
     assert at.statistics().refused == {}
 
 
-async def test_an_attempt_that_another_run_has_sent_is_taken_and_not_expired() -> None:
+async def test_sent_attempt_does_not_expire() -> None:
     clock = SimClock(NOW)
     at = gate(MemoryLedger(), clock=clock)
     asked = request(deadline=NOW + timedelta(seconds=5))
@@ -342,7 +340,7 @@ async def test_an_attempt_that_another_run_has_sent_is_taken_and_not_expired() -
     assert await at.admit(asked) == AlreadyDispatched(admission.reservation_id, ReservationState.DISPATCHED)
 
 
-async def test_an_attempt_that_another_run_has_sent_is_taken_though_its_model_has_retired_since() -> None:
+async def test_sent_attempt_survives_model_retirement() -> None:
     wall = SimClock(datetime(2026, 11, 30, 23, 59, tzinfo=UTC))
     at = gate(MemoryLedger(), wall=wall)
     asked = request(provider="anthropic", model="claude-sonnet-4-5-20250929")
@@ -355,7 +353,7 @@ async def test_an_attempt_that_another_run_has_sent_is_taken_though_its_model_ha
     assert await at.admit(asked) == AlreadyDispatched(admission.reservation_id, ReservationState.SETTLED)
 
 
-async def test_an_attempt_that_was_given_back_may_be_made_again() -> None:
+async def test_released_attempt_can_be_repeated() -> None:
     at = gate(MemoryLedger())
     asked = request()
     await at.release(await admitted(at, asked))
@@ -363,7 +361,7 @@ async def test_an_attempt_that_was_given_back_may_be_made_again() -> None:
     await admitted(at, asked)
 
 
-async def test_the_same_key_for_another_request_is_refused() -> None:
+async def test_conflicting_key_reuse_is_refused() -> None:
     at = gate(MemoryLedger())
     await admitted(at, request(idempotency_key="mine", trace_id="one"))
 
@@ -381,11 +379,11 @@ async def test_tenants_may_use_the_same_keys(one: tuple[str, str], other: tuple[
     await at.lifecycle.dispatch(await admitted(at, second))
 
 
-async def test_an_envelope_that_names_no_tenant_is_refused() -> None:
+async def test_envelope_without_tenant_is_refused() -> None:
     assert await refused(gate(MemoryLedger()), request(tenant_id="")) is FailureKind.INVALID_REQUEST
 
 
-async def test_a_moment_too_long_ago_is_refused() -> None:
+async def test_too_old_as_of_is_refused() -> None:
     at = gate(MemoryLedger(keep=timedelta(hours=1)), mode="backtest")
     await admitted(at, request(as_of=NOW))
 

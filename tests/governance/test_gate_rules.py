@@ -48,7 +48,7 @@ def halted(agent: str, version: int = 1) -> TenantControls:
     )
 
 
-async def test_who_the_policy_does_not_name_is_refused_and_nothing_is_asked_of_the_ledger() -> None:
+async def test_unlisted_principal_is_refused_before_reservation() -> None:
     ledger = MemoryLedger()
     at = gate(ledger, policy=policy())
 
@@ -61,7 +61,7 @@ async def test_who_the_policy_does_not_name_is_refused_and_nothing_is_asked_of_t
     assert ledger.statistics().reserved == 1
 
 
-async def test_a_policy_without_principals_lets_everybody_run_without_more_ceilings() -> None:
+async def test_policy_without_principals_allows_everyone() -> None:
     ledger = MemoryLedger()
 
     assert isinstance(await gate(ledger, policy=Policy()).admit(request()), Admitted)
@@ -76,7 +76,7 @@ async def test_a_policy_without_principals_lets_everybody_run_without_more_ceili
         ({"nusd_per_day": MOST_NUSD}, ScopeKind.PRINCIPAL, Window.DAY),
     ],
 )
-async def test_a_ceiling_of_the_policy_holds_where_nothing_else_limits(
+async def test_policy_ceiling_is_enforced_alone(
     highest: dict[str, int], scope: ScopeKind, window: Window
 ) -> None:
     asked = request(trace_id="trace-1")
@@ -97,7 +97,7 @@ async def test_a_ceiling_of_the_policy_holds_where_nothing_else_limits(
     assert select(await ledger.balances("default"), scope, answer.reason.description.split()[1], window)
 
 
-async def test_new_names_of_agents_and_traces_give_a_principal_no_new_money() -> None:
+async def test_new_names_give_principal_no_budget() -> None:
     at = gate(MemoryLedger(), policy=policy(nusd_per_day=2 * MOST_NUSD - 1))
 
     assert isinstance(await at.admit(request(agent_id="a", trace_id="1"), principal="desk-a"), Admitted)
@@ -109,9 +109,7 @@ async def test_new_names_of_agents_and_traces_give_a_principal_no_new_money() ->
 @pytest.mark.parametrize(
     ("own", "platforms"), [(MOST_NUSD - 1, 10 * MOST_NUSD), (10 * MOST_NUSD, MOST_NUSD - 1)]
 )
-async def test_of_the_envelopes_own_ceiling_and_the_policys_the_tighter_one_holds(
-    own: int, platforms: int
-) -> None:
+async def test_tighter_of_envelope_and_policy_wins(own: int, platforms: int) -> None:
     at = gate(MemoryLedger(), policy=policy(nusd_per_call=platforms))
 
     answer = await at.admit(request(budget={"max_cost_nusd": own}), principal="desk-a")
@@ -120,7 +118,7 @@ async def test_of_the_envelopes_own_ceiling_and_the_policys_the_tighter_one_hold
     assert answer.reason.category is FailureKind.BUDGET_EXHAUSTED
 
 
-async def test_a_cap_that_was_raised_for_an_attempt_is_held_against_the_policy() -> None:
+async def test_raised_cap_is_checked_against_policy() -> None:
     budget = {"max_output_tokens": 1000, "thinking_budget": 0}
     at = gate(MemoryLedger(), policy=policy(output_tokens=1500))
     first = request(budget=budget, max_tokens=1000)
@@ -134,7 +132,7 @@ async def test_a_cap_that_was_raised_for_an_attempt_is_held_against_the_policy()
     assert "2000 output tokens" in answer.reason.description
 
 
-async def test_what_is_halted_is_refused_until_it_is_resumed() -> None:
+async def test_halted_agent_is_refused_until_resumed() -> None:
     ledger = MemoryLedger()
     at = gate(ledger)
     at.halts.update("default", halted("cmt-1"))
@@ -146,7 +144,7 @@ async def test_what_is_halted_is_refused_until_it_is_resumed() -> None:
     await admitted(at, request(agent_id="cmt-1"))
 
 
-async def test_an_attempt_that_was_sent_before_the_halt_is_taken() -> None:
+async def test_halt_does_not_affect_sent_attempt() -> None:
     at = gate(MemoryLedger())
     asked = request(agent_id="cmt-1")
     admission = await admitted(at, asked)
@@ -156,7 +154,7 @@ async def test_an_attempt_that_was_sent_before_the_halt_is_taken() -> None:
     assert await at.admit(asked) == AlreadyDispatched(admission.reservation_id, ReservationState.DISPATCHED)
 
 
-async def test_who_waits_for_headroom_is_ended_by_a_halt_and_holds_nothing() -> None:
+async def test_halt_ends_waiting_request() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     first = await admitted(at, request(agent_id="cmt-1"))
@@ -173,7 +171,7 @@ async def test_who_waits_for_headroom_is_ended_by_a_halt_and_holds_nothing() -> 
     assert (ledger.statistics().waiting, ledger.statistics().in_flight) == (0, 0)
 
 
-async def test_who_starts_to_wait_after_the_halt_does_not_wait() -> None:
+async def test_halt_prevents_new_wait() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     await admitted(at, request(agent_id="cmt-1"))
@@ -187,7 +185,7 @@ async def test_who_starts_to_wait_after_the_halt_does_not_wait() -> None:
     assert await refused(at, asked) is FailureKind.HALTED
 
 
-async def test_what_was_handed_out_to_who_is_halted_meanwhile_is_given_back() -> None:
+async def test_halt_returns_reservation_of_waiter() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     first = await admitted(at, request(agent_id="cmt-1"))
@@ -203,14 +201,14 @@ async def test_what_was_handed_out_to_who_is_halted_meanwhile_is_given_back() ->
     assert ledger.statistics().in_flight == 0
 
 
-async def test_who_has_asked_for_nothing_waits_for_nothing() -> None:
+async def test_deferred_without_quote_does_not_wait() -> None:
     lacks = Blocked(ScopeKind.TENANT, "default", Window.NONE, "nano-USD", 2, 1)
 
     async with asyncio.timeout(2):
         await gate(MemoryLedger()).headroom(Deferred(request().envelope, lacks))
 
 
-async def test_a_second_order_while_a_halted_wait_is_being_ended_changes_nothing() -> None:
+async def test_second_halt_leaves_ending_wait_alone() -> None:
     at = gate(MemoryLedger())
     asked, is_ending, may_end = request(agent_id="cmt-2"), asyncio.Event(), asyncio.Event()
 
@@ -236,7 +234,7 @@ async def test_a_second_order_while_a_halted_wait_is_being_ended_changes_nothing
 
 
 @pytest.mark.parametrize("workflow", ["analysis", "planning"])
-async def test_without_the_ledger_a_call_is_refused_and_may_come_again(workflow: str) -> None:
+async def test_call_without_ledger_is_refused_recoverably(workflow: str) -> None:
     ledger = AwayLedger()
     at = gate(ledger)
     ledger.leave()
@@ -248,7 +246,7 @@ async def test_without_the_ledger_a_call_is_refused_and_may_come_again(workflow:
     assert answer.reason.description.startswith(f"{workflow} may not run without the ledger")
 
 
-async def test_without_the_ledger_what_is_not_allowed_is_refused_for_what_it_is() -> None:
+async def test_missing_ledger_keeps_other_refusal_reasons() -> None:
     ledger = AwayLedger()
     at = gate(ledger)
     at.halts.update("default", halted("cmt-1"))
@@ -261,7 +259,7 @@ async def test_without_the_ledger_what_is_not_allowed_is_refused_for_what_it_is(
 @pytest.mark.parametrize(
     "why", [LedgerUnavailableError("refused"), LedgerSettingsError("zone of 'default'", "UTC", "Asia/Tokyo")]
 )
-async def test_a_ledger_that_goes_away_ends_the_wait(why: LedgerError) -> None:
+async def test_ledger_outage_ends_the_wait(why: LedgerError) -> None:
     ledger = AwayLedger([tenant(MOST_NUSD)])
     ledger.why = why
     at = gate(ledger)
@@ -275,7 +273,7 @@ async def test_a_ledger_that_goes_away_ends_the_wait(why: LedgerError) -> None:
     assert await refused(at, asked) is FailureKind.LEDGER_UNAVAILABLE
 
 
-async def test_what_could_not_be_noted_as_sent_must_not_be_sent() -> None:
+async def test_dispatch_raises_without_the_ledger() -> None:
     ledger = AwayLedger()
     at = gate(ledger)
     admission = await admitted(at, request())
@@ -286,7 +284,7 @@ async def test_what_could_not_be_noted_as_sent_must_not_be_sent() -> None:
 
 
 @pytest.mark.parametrize("state", [ReservationState.DISPATCHED, ReservationState.SETTLED])
-async def test_an_attempt_that_was_sent_with_other_facts_is_taken(state: ReservationState) -> None:
+async def test_sent_attempt_ignores_changed_request(state: ReservationState) -> None:
     at = gate(MemoryLedger())
     asked = request(idempotency_key="mine")
     admission = await admitted(at, asked)
@@ -299,7 +297,7 @@ async def test_an_attempt_that_was_sent_with_other_facts_is_taken(state: Reserva
     assert other == AlreadyDispatched(admission.reservation_id, state)
 
 
-async def test_a_refusal_is_remembered_with_when_and_whose_it_was() -> None:
+async def test_last_fifty_refusals_are_remembered() -> None:
     clock = SimClock(NOW)
     at = gate(MemoryLedger([tenant(0)]), clock=clock)
     asked = [request(agent_id=f"cmt-{number}") for number in range(60)]
@@ -329,7 +327,7 @@ def declined_by(scope: ScopeKind, id_: str) -> Declined:
     return Declined(scope, id_, Window.NONE, "calls", asked=1, left=0)
 
 
-def test_counters_of_calls_and_traces_are_not_noted_as_refusing() -> None:
+def test_call_and_trace_refusals_are_ignored() -> None:
     counters = RefusedCounters()
 
     for scope in (ScopeKind.CALL, ScopeKind.TRACE, ScopeKind.AGENT):
@@ -338,7 +336,7 @@ def test_counters_of_calls_and_traces_are_not_noted_as_refusing() -> None:
     assert [counter.scope for counter in counters.take()] == [ScopeKind.AGENT]
 
 
-def test_the_newest_thousand_refusing_counters_are_kept() -> None:
+def test_newest_thousand_refused_counters_are_kept() -> None:
     counters = RefusedCounters()
 
     for number in range(1_001):
@@ -348,7 +346,7 @@ def test_the_newest_thousand_refusing_counters_are_kept() -> None:
     assert (len(kept), kept[0], kept[-1]) == (1_000, "a1", "a1000")
 
 
-async def test_counter_that_refused_a_call_is_named_until_it_is_read() -> None:
+async def test_refusing_counter_is_reported_until_read() -> None:
     clock = SimClock(NOW)
     at = gate(MemoryLedger([tenant(0)]), clock=clock)
     for minutes in (0, 3):
@@ -365,7 +363,7 @@ async def test_counter_that_refused_a_call_is_named_until_it_is_read() -> None:
     assert (declined.scope, declined.id, declined.unit) == (ScopeKind.TENANT, "acme", "nano-USD")
 
 
-async def test_counter_that_refused_a_call_by_its_own_limit_is_not_named() -> None:
+async def test_request_limit_refusal_reports_no_counter() -> None:
     at = gate(MemoryLedger([tenant(10**15)]))
 
     await refused(at, request(budget=LLMBudget(max_calls_per_day=0)))

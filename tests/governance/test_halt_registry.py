@@ -43,7 +43,7 @@ def halts(tenant: str, *pairs: tuple[HaltScope, str]) -> HaltRegistry:
         (HaltScope.MODEL, "scripted/*"),
     ],
 )
-def test_a_halt_names_who_has_halted_what_and_why(pair: tuple[HaltScope, str]) -> None:
+def test_halt_problem_names_author_and_reason(pair: tuple[HaltScope, str]) -> None:
     problem = halts("default", pair).problem(asking().build())
 
     assert problem is not None
@@ -61,18 +61,18 @@ def test_a_halt_names_who_has_halted_what_and_why(pair: tuple[HaltScope, str]) -
         ("acme", [(HaltScope.TENANT, "acme"), (HaltScope.WORKFLOW, "analysis")]),
     ],
 )
-def test_what_is_not_meant_runs(tenant: str, pairs: Iterable[tuple[HaltScope, str]]) -> None:
+def test_unrelated_request_is_not_halted(tenant: str, pairs: Iterable[tuple[HaltScope, str]]) -> None:
     assert halts(tenant, *pairs).problem(asking().build()) is None
 
 
-def test_a_halt_of_the_platform_holds_for_every_tenant() -> None:
+def test_platform_halt_affects_every_tenant() -> None:
     known = halts(PLATFORM, (HaltScope.MODEL, "scripted-1"))
 
     assert known.problem(asking().build()) is not None
     assert known.problem(asking().with_tenant("acme").build()) is not None
 
 
-def test_a_resumed_scope_runs_again() -> None:
+def test_resumed_scope_runs_again() -> None:
     known = halts("default", (HaltScope.AGENT, "adviser-1"))
 
     known.update("default", TenantControls(version=2))
@@ -81,7 +81,7 @@ def test_a_resumed_scope_runs_again() -> None:
 
 
 @pytest.mark.parametrize("tenant", ["default", PLATFORM])
-def test_nothing_of_a_tenant_that_is_closed_runs_until_it_is_known_again(tenant: str) -> None:
+def test_closed_tenant_is_halted_until_updated(tenant: str) -> None:
     known = HaltRegistry()
     known.close(tenant, "the board is away")
 
@@ -98,7 +98,7 @@ def test_nothing_of_a_tenant_that_is_closed_runs_until_it_is_known_again(tenant:
     assert known.problem(asking().build()) is None
 
 
-def test_what_is_opened_again_is_as_it_was() -> None:
+def test_reopened_tenant_keeps_previous_halts() -> None:
     known = halts("default", (HaltScope.AGENT, "adviser-2"))
     known.close("default", "unreadable")
 
@@ -109,7 +109,7 @@ def test_what_is_opened_again_is_as_it_was() -> None:
     assert known.problem(asking().with_agent("adviser-2", "adviser").build()) is not None
 
 
-async def test_a_halt_ends_the_waiting_of_those_it_concerns_and_of_no_others() -> None:
+async def test_halt_ends_only_matching_waits() -> None:
     known = HaltRegistry()
     ended: list[str] = []
     has_ended = asyncio.Event()
@@ -140,7 +140,7 @@ async def test_a_halt_ends_the_waiting_of_those_it_concerns_and_of_no_others() -
 RAISED = Halt(scope=HaltScope.MODEL, id="scripted/scripted-1", by="gateway", at=NOW, spares_in_flight=True)
 
 
-async def test_raised_halt_holds_at_once_and_is_stored_once() -> None:
+async def test_raised_halt_is_immediate_and_stored_once() -> None:
     known, other, store = HaltRegistry(), HaltRegistry(), MemoryControlStore()
 
     assert (known.raise_halt("default", RAISED), known.raise_halt("default", RAISED)) == (True, False)
@@ -176,6 +176,6 @@ async def test_raised_halt_spares_calls_in_flight(*, in_flight: bool, is_ended: 
     assert (known.problem(asking().build(), in_flight=in_flight) is not None) is is_ended
 
 
-def test_stored_halt_keeps_sparing_calls_in_flight() -> None:
+def test_stored_halt_keeps_in_flight_exemption() -> None:
     assert Halt.model_validate_json(RAISED.model_dump_json()) == RAISED
     assert "spares_in_flight" not in RAISED.model_copy(update={"spares_in_flight": False}).model_dump_json()

@@ -42,13 +42,13 @@ def of_log(state: ReservationState, nusd: int, *, tokens: int = 0) -> LedgerEntr
     return replace(found, request=replace(found.request, at=LATER, scope_ids=scopes))
 
 
-def test_what_only_a_log_knows_is_booked_as_it_is() -> None:
+def test_entry_only_in_log_is_used() -> None:
     logged = of_log(SETTLED, 5)
 
     assert join([logged], []) == ([logged], [])
 
 
-def test_what_only_the_ledger_knows_is_kept_and_named() -> None:
+def test_charge_only_in_ledger_is_kept() -> None:
     charged = entry(SETTLED, 5)
 
     assert join([], [charged]) == ([charged], [KeptCharge("acme:k:1", Amount(5, 0), NOTHING)])
@@ -70,7 +70,7 @@ def test_what_only_the_ledger_knows_is_kept_and_named() -> None:
         ((IN_DOUBT, 40), (DISPATCHED, 100), (IN_DOUBT, 100), True),
     ],
 )
-def test_of_what_both_know_the_dearer_holds_where_the_ledger_counts_it(
+def test_dearer_entry_wins_with_ledger_scopes(
     logged: tuple[ReservationState, int],
     charged: tuple[ReservationState, int],
     expected: tuple[ReservationState, int],
@@ -84,14 +84,14 @@ def test_of_what_both_know_the_dearer_holds_where_the_ledger_counts_it(
     assert bool(kept) is is_kept
 
 
-def test_dollars_and_tokens_are_each_the_dearer() -> None:
+def test_higher_dollars_and_tokens_win_separately() -> None:
     (joined,), kept = join([of_log(SETTLED, 9, tokens=1)], [entry(SETTLED, 5, tokens=7)])
 
     assert (joined.state, joined.charged) == (IN_DOUBT, Amount(9, 7))
     assert kept == [KeptCharge("acme:k:1", Amount(5, 7), Amount(9, 1))]
 
 
-def test_what_a_ledger_that_has_gone_back_held_for_a_sent_call_is_in_doubt_if_no_log_knows_it() -> None:
+def test_unlogged_dispatched_call_becomes_in_doubt() -> None:
     (joined,), kept = join([], [entry(DISPATCHED, 100)])
 
     assert (joined.state, joined.charged) == (IN_DOUBT, Amount(100, 0))
@@ -111,7 +111,7 @@ calls = st.lists(
 
 
 @given(calls)
-def test_no_sum_is_lower_after_a_rebuild_and_all_that_a_log_knows_is_in_it(
+def test_rebuild_never_lowers_any_sum(
     known: list[tuple[str, int, ReservationState | None, int, int]],
 ) -> None:
     async def check() -> None:

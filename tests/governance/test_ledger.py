@@ -16,12 +16,12 @@ from tests.governance.asking import ask, tenant
 
 
 @pytest.mark.parametrize("fields", [{"nusd": -1}, {"tokens": -1}, {"calls": -5, "nusd": 1}])
-def test_a_ceiling_below_nothing_is_refused(fields: dict[str, Any]) -> None:
+def test_negative_ceiling_is_rejected(fields: dict[str, Any]) -> None:
     with pytest.raises(LimitError, match="Allowed: 0"):
         Limit(ScopeKind.TENANT, ANY, Window.DAY, **fields)
 
 
-def test_a_limit_that_limits_nothing_is_refused() -> None:
+def test_limit_without_ceiling_is_rejected() -> None:
     with pytest.raises(LimitError, match="Set at least one of nusd, tokens and calls") as e:
         Limit(ScopeKind.AGENT, "cmt", Window.DAY)
 
@@ -30,16 +30,16 @@ def test_a_limit_that_limits_nothing_is_refused() -> None:
         Limit(ScopeKind.AGENT, "cmt", Window.NONE)
 
 
-def test_a_limit_that_names_nobody_is_refused() -> None:
+def test_limit_without_id_is_rejected() -> None:
     with pytest.raises(LimitError, match="has no id"):
         Limit(ScopeKind.AGENT, "", Window.DAY, nusd=1)
 
 
-def test_a_limit_of_zero_is_one() -> None:
+def test_zero_limit_is_valid() -> None:
     assert Limit(ScopeKind.AGENT, ANY, Window.DAY, calls=0).ceiling == Ceiling(calls=0)
 
 
-def test_an_ask_limits_only_its_own_scopes() -> None:
+def test_request_limits_only_own_scopes() -> None:
     own = Limit(ScopeKind.TRACE, "trace-1", Window.NONE, nusd=1)
 
     assert ask(limits=(own, tenant(1))).limits == (own, tenant(1))
@@ -47,7 +47,7 @@ def test_an_ask_limits_only_its_own_scopes() -> None:
         ask(limits=(replace(own, id="another"),))
 
 
-def test_an_ask_has_no_scope_without_an_id() -> None:
+def test_scope_without_id_is_rejected() -> None:
     with pytest.raises(ReservationRequestError, match="empty id") as e:
         ask(key="call-x", agent="")
 
@@ -55,7 +55,7 @@ def test_an_ask_has_no_scope_without_an_id() -> None:
     assert isinstance(e.value, LedgerError)
 
 
-def test_the_payload_is_the_same_for_every_delivery_and_another_for_other_facts() -> None:
+def test_payload_hash_is_stable_across_deliveries() -> None:
     first = ask(5, key="envelope-1")
 
     again = replace(first, at=None, priority=7, key="other", attempt=2)
@@ -69,7 +69,7 @@ def test_the_payload_is_the_same_for_every_delivery_and_another_for_other_facts(
         assert other.payload_hash != first.payload_hash
 
 
-def test_what_is_left_is_never_below_nothing() -> None:
+def test_remaining_budget_is_never_negative() -> None:
     found = Balance(
         "acme", ScopeKind.TENANT, "acme", Window.DAY, "2026-01-02", Ceiling(nusd=10, calls=3),
         spent=Amount(9, 9, 1), held=Amount(4, 0, 1), in_doubt=Amount(0, 0, 0),
@@ -79,22 +79,22 @@ def test_what_is_left_is_never_below_nothing() -> None:
 
 
 @given(st.text(), st.text(), st.integers(1, 99))
-def test_a_reservation_tells_whose_it_is(tenant: str, key: str, attempt: int) -> None:
+def test_tenant_is_read_from_reservation_id(tenant: str, key: str, attempt: int) -> None:
     assert tenant_of(reservation_id(tenant, key, attempt)) == tenant
 
 
 @given(st.tuples(st.text(":%3A2b5"), st.text(":%3A2b5")), st.tuples(st.text(":%3A2b5"), st.text(":%3A2b5")))
-def test_what_one_tenant_calls_its_own_another_may_too(one: tuple[str, str], other: tuple[str, str]) -> None:
+def test_reservation_ids_are_unique_across_tenants(one: tuple[str, str], other: tuple[str, str]) -> None:
     assert (reservation_id(*one, 1) == reservation_id(*other, 1)) == (one == other)
 
 
-def test_an_ask_without_a_moment_is_the_same_ask() -> None:
+def test_timestamp_does_not_change_reservation_id() -> None:
     first = ask(5, key="envelope-1")
 
     assert replace(first, at=None).reservation_id == first.reservation_id == "acme:envelope-1:1"
 
 
 @pytest.mark.parametrize("fields", [{"nusd": LARGEST + 1}, {"tokens": LARGEST + 1}])
-def test_a_ceiling_that_no_ledger_can_count_is_refused(fields: dict[str, Any]) -> None:
+def test_uncountable_ceiling_is_rejected(fields: dict[str, Any]) -> None:
     with pytest.raises(LimitError, match=f"to {LARGEST}"):
         Limit(ScopeKind.TENANT, ANY, Window.DAY, **fields)

@@ -22,7 +22,7 @@ DEPLOYMENT = Deployment(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
 
 @pytest.mark.parametrize("field", ["requests_per_minute", "tokens_per_minute", "concurrent"])
 @pytest.mark.parametrize("value", [0, -1, 10**10 + 1])
-def test_a_rate_limit_that_lets_nobody_in_is_refused(field: str, value: int) -> None:
+def test_invalid_rate_limit_is_rejected(field: str, value: int) -> None:
     with pytest.raises(LimitError, match=rf"{field}: is {value}\. Allowed: 1 to"):
         RateLimits(**{field: value})
 
@@ -43,7 +43,7 @@ def test_a_rate_limit_that_lets_nobody_in_is_refused(field: str, value: int) -> 
         (RetryBudget, "window_s", 0),
     ],
 )
-def test_rules_that_make_no_sense_are_refused(rules: Callable[..., Any], field: str, value: float) -> None:
+def test_invalid_limiter_setting_is_rejected(rules: Callable[..., Any], field: str, value: float) -> None:
     with pytest.raises(LimitError, match=field):
         rules(**{field: value})
 
@@ -59,12 +59,12 @@ def test_rules_that_make_no_sense_are_refused(rules: Callable[..., Any], field: 
         ({"lease_s": inf}, "lease of inf"),
     ],
 )
-def test_an_entry_that_cannot_be_counted_is_refused(fields: dict[str, Any], said: str) -> None:
+def test_invalid_permit_request_is_rejected(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         PermitRequest(**{"deployment": DEPLOYMENT, "id": "acme:1:1", **fields})
 
 
-def test_limits_are_read_from_plain_values() -> None:
+def test_limits_are_parsed_from_plain_values() -> None:
     limits = TypeAdapter(RateLimits)
 
     assert limits.validate_python({"requests_per_minute": 50}) == RateLimits(50)
@@ -89,13 +89,11 @@ def test_limits_are_read_from_plain_values() -> None:
         (RetryBudget(share=0.1, least=0), 0, 0, 0),
     ],
 )
-def test_retries_left_are_a_share_of_the_calls_or_the_least(
-    budget: RetryBudget, calls: int, retries: int, left: int
-) -> None:
+def test_retry_budget_is_share_or_minimum(budget: RetryBudget, calls: int, retries: int, left: int) -> None:
     assert budget.left(calls, retries) == left
 
 
-def test_an_absent_limiter_says_why() -> None:
+def test_unavailable_error_includes_reason() -> None:
     error = LimiterUnavailableError("connection refused")
 
     assert error.reason == "connection refused"

@@ -39,7 +39,7 @@ async def has_its_turn(
     return waiting.quote
 
 
-async def test_what_calls_in_flight_hold_is_waited_for() -> None:
+async def test_request_waits_for_calls_in_flight() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD + USED_NUSD)])
     at = gate(ledger)
     first = await admitted(at, request())
@@ -61,7 +61,7 @@ async def test_what_calls_in_flight_hold_is_waited_for() -> None:
     assert at.statistics().waited_s > 0
 
 
-async def test_who_waited_and_then_was_refused_is_told_once() -> None:
+async def test_refused_waiter_is_counted_once() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD + USED_NUSD)])
     at = gate(ledger)
     first = await admitted(at, request())
@@ -78,7 +78,7 @@ async def test_who_waited_and_then_was_refused_is_told_once() -> None:
     assert ledger.statistics().refused == 1
 
 
-async def test_who_waited_for_an_attempt_that_another_run_then_sent_is_told_so() -> None:
+async def test_waiter_sees_attempt_sent_elsewhere() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     first = await admitted(at, request())
@@ -96,7 +96,7 @@ async def test_who_waited_for_an_attempt_that_another_run_then_sent_is_told_so()
     assert await at.admit(asked) == AlreadyDispatched(sends.reservation_id, ReservationState.DISPATCHED)
 
 
-async def test_who_had_its_turn_and_comes_after_its_lease_is_admitted_all_the_same() -> None:
+async def test_waiter_is_admitted_after_lease_expiry() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)], reserved_lease_s=0)
     at = gate(ledger)
     asked = request()
@@ -110,7 +110,7 @@ async def test_who_had_its_turn_and_comes_after_its_lease_is_admitted_all_the_sa
     assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")).held == MOST
 
 
-async def test_who_comes_after_its_lease_waits_again_for_what_others_hold_by_then() -> None:
+async def test_waiter_with_expired_lease_waits_again() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)], reserved_lease_s=0)
     at = gate(ledger)
     asked = request()
@@ -128,7 +128,7 @@ async def test_who_comes_after_its_lease_waits_again_for_what_others_hold_by_the
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-async def test_who_had_its_turn_gets_what_it_was_quoted_when_it_began_to_wait(*, is_over: bool) -> None:
+async def test_waiter_keeps_the_original_quote(*, is_over: bool) -> None:
     clock = SimClock(NOW)
     ledger = MemoryLedger([tenant(MOST_NUSD)], reserved_lease_s=0)
     at = gate(ledger, clock=clock, mode="paper")
@@ -144,7 +144,7 @@ async def test_who_had_its_turn_gets_what_it_was_quoted_when_it_began_to_wait(*,
     assert again.priced_at == quoted.priced_at == NOW
 
 
-async def test_who_had_its_turn_is_told_that_the_ledger_is_away_by_then() -> None:
+async def test_waiter_is_refused_without_the_ledger() -> None:
     ledger = AwayLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     asked = request()
@@ -154,7 +154,7 @@ async def test_who_had_its_turn_is_told_that_the_ledger_is_away_by_then() -> Non
     assert await refused(at, asked) is FailureKind.LEDGER_UNAVAILABLE
 
 
-async def test_who_starts_to_wait_after_another_run_has_sent_is_told_so() -> None:
+async def test_late_waiter_sees_attempt_already_sent() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     first = await admitted(at, request())
@@ -170,7 +170,7 @@ async def test_who_starts_to_wait_after_another_run_has_sent_is_told_so() -> Non
     )
 
 
-async def test_a_deadline_ends_the_wait() -> None:
+async def test_deadline_ends_the_wait() -> None:
     clock = SimClock(NOW)
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger, clock=clock)
@@ -184,7 +184,7 @@ async def test_a_deadline_ends_the_wait() -> None:
     assert (ledger.statistics().waiting, ledger.statistics().in_flight) == (0, 1)
 
 
-async def test_headroom_that_comes_after_the_deadline_is_given_back() -> None:
+async def test_headroom_after_deadline_is_returned() -> None:
     clock = SimClock(NOW)
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger, clock=clock)
@@ -202,7 +202,7 @@ async def test_headroom_that_comes_after_the_deadline_is_given_back() -> None:
     assert ledger.statistics().in_flight == 0
 
 
-async def test_a_refusal_that_comes_after_the_deadline_is_an_expiry() -> None:
+async def test_refusal_after_deadline_counts_as_expired() -> None:
     clock = SimClock(NOW)
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger, clock=clock)
@@ -220,7 +220,7 @@ async def test_a_refusal_that_comes_after_the_deadline_is_an_expiry() -> None:
     assert await refused(at, asked) is FailureKind.EXPIRED
 
 
-async def test_who_is_cancelled_while_waiting_holds_nothing() -> None:
+async def test_cancelled_waiter_holds_no_reservation() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     first = await admitted(at, request())
@@ -235,7 +235,7 @@ async def test_who_is_cancelled_while_waiting_holds_nothing() -> None:
     assert (ledger.statistics().waiting, ledger.statistics().in_flight) == (0, 0)
 
 
-async def test_a_wait_for_a_moment_too_long_ago_ends_at_once() -> None:
+async def test_wait_in_closed_window_ends_immediately() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)], keep=timedelta(hours=1))
     at = gate(ledger, mode="backtest")
     await admitted(at, request(as_of=NOW))
@@ -248,7 +248,7 @@ async def test_a_wait_for_a_moment_too_long_ago_ends_at_once() -> None:
     assert await refused(at, asked) is FailureKind.INVALID_REQUEST
 
 
-async def test_sixty_four_calls_on_a_budget_of_ten_worst_cases_all_complete() -> None:
+async def test_all_calls_complete_on_small_budget() -> None:
     ledger = MemoryLedger([tenant(10 * MOST_NUSD)])
     at = gate(ledger)
     charged: list[int] = []

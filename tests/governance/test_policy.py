@@ -58,7 +58,7 @@ def refusal(rules: Policy, principal: str = "desk-a", **changes: Any) -> str:
     return reason.description if reason else ""
 
 
-def test_the_example_of_the_manual_is_a_policy(tmp_path: Path) -> None:
+def test_manual_example_is_a_valid_policy(tmp_path: Path) -> None:
     rules = policy(tmp_path, EXAMPLE)
 
     assert refusal(rules) == ""
@@ -118,14 +118,12 @@ def test_the_example_of_the_manual_is_a_policy(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_a_principal_may_not_is_told_with_what_it_may(
-    tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
+def test_refusal_names_allowed_values(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     assert refusal(policy(tmp_path, EXAMPLE), **changes) == f"principal 'desk-a' may not use {said}"
 
 
 @pytest.mark.parametrize("principal", ["", "desk-b", "DESK-A", "*", "[d]esk-a"])
-def test_who_is_not_named_may_nothing(tmp_path: Path, principal: str) -> None:
+def test_unlisted_principal_is_denied(tmp_path: Path, principal: str) -> None:
     rules = policy(tmp_path, EXAMPLE)
 
     assert "is unknown" in refusal(rules, principal)
@@ -133,14 +131,14 @@ def test_who_is_not_named_may_nothing(tmp_path: Path, principal: str) -> None:
         rules.limits(principal)
 
 
-def test_only_who_has_every_tenant_may_ask_for_any(tmp_path: Path) -> None:
+def test_wildcard_tenants_exclude_the_platform(tmp_path: Path) -> None:
     rules = policy(tmp_path, SHORTEST.replace('"acme"', '"*"'))
 
     assert refusal(rules, tenant_id="whoever") == ""
     assert "is the platform itself" in refusal(rules, tenant_id="*")
 
 
-def test_a_cap_that_was_raised_for_an_attempt_is_held_against_the_ceiling(tmp_path: Path) -> None:
+def test_raised_cap_is_checked_against_ceiling(tmp_path: Path) -> None:
     rules = policy(tmp_path, EXAMPLE)
 
     assert rules.problem("desk-a", of_desk_a(), max_tokens=8192) is None
@@ -156,7 +154,7 @@ def test_tools_are_allowed_by_name(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_left_out_is_not_limited_but_for_tools(tmp_path: Path) -> None:
+def test_omitted_fields_are_unlimited_except_tools(tmp_path: Path) -> None:
     rules = policy(tmp_path, SHORTEST)
 
     for workflow in EnvelopeWorkflow:
@@ -165,13 +163,13 @@ def test_what_is_left_out_is_not_limited_but_for_tools(tmp_path: Path) -> None:
     assert "tool" in refusal(rules, tools_allowed=["quote"])
 
 
-def test_the_ceilings_are_ones_that_every_ask_can_carry(tmp_path: Path) -> None:
+def test_policy_ceilings_fit_a_request(tmp_path: Path) -> None:
     limits = policy(tmp_path, EXAMPLE).limits("desk-a")
 
     assert ask(1, principal="desk-a", limits=limits).limits == limits
 
 
-def test_without_principals_everybody_may_everything(tmp_path: Path) -> None:
+def test_policy_without_principals_allows_everything(tmp_path: Path) -> None:
     for rules in (Policy(), policy(tmp_path, RATE)):
         assert refusal(rules, "", model="whatever", tools_allowed=["shell"]) == ""
         assert rules.limits("") == ()
@@ -182,7 +180,7 @@ def test_without_principals_everybody_may_everything(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "pattern", ["openai*/*", "open*/gpt-*", "loc?l/*", "rule[s]/*", "anthropic*/claude-*", "*/*"]
 )
-def test_a_pattern_of_providers_may_be_close_to_a_name(tmp_path: Path, pattern: str) -> None:
+def test_provider_patterns_near_names_are_accepted(tmp_path: Path, pattern: str) -> None:
     file = tmp_path / "policy.toml"
     file.write_text(SHORTEST.replace("anthropic/*", pattern))
 
@@ -260,7 +258,7 @@ def test_a_pattern_of_providers_may_be_close_to_a_name(tmp_path: Path, pattern: 
         (RATE.replace('model = "m"', ""), "rates[1].model", "nothing", "the id of one model"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_by_table_and_key(
+def test_invalid_policy_names_table_and_key(
     tmp_path: Path, text: str, where: str, found: str, allowed: str
 ) -> None:
     error = mistake(tmp_path, text)
@@ -270,19 +268,19 @@ def test_a_mistake_is_named_by_table_and_key(
     assert allowed in error.allowed
 
 
-def test_the_manual_shows_a_mistake_as_it_is_told(tmp_path: Path) -> None:
+def test_manual_shows_actual_error_message(tmp_path: Path) -> None:
     error = mistake(tmp_path, EXAMPLE.replace("anthropic/claude-*", "antropic/*"))
 
     assert f"```text\n{error}\n```".replace(f"{tmp_path}/", "") in PAGE.read_text(encoding="utf-8")
 
 
-def test_the_manual_shows_a_document_of_orders_that_can_be_read() -> None:
+def test_manual_controls_document_can_be_read() -> None:
     document = PAGE.read_text(encoding="utf-8").partition("```json\n")[2].partition("```")[0]
 
     assert read_stored(document.encode(), "the manual").version == 2
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_policy_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b'a = "\xe4"')
     for name, found in (
         ("no.toml", "an unreadable file"),
@@ -297,14 +295,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("usd", "nusd"), [('"0"', 0), ('"0.50"', 500_000_000), ("2", 2 * 10**9), ('"0.000000001"', 1)]
 )
-def test_dollars_are_read_to_the_last_digit(tmp_path: Path, usd: str, nusd: int) -> None:
+def test_dollars_are_parsed_exactly(tmp_path: Path, usd: str, nusd: int) -> None:
     rules = policy(tmp_path, f"{SHORTEST}highest.usd_per_call = {usd}\n")
 
     assert rules.limits("desk-a") == (Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=nusd),)
 
 
 @given(name=st.text(max_size=12))
-def test_no_name_of_a_stranger_gets_past_a_list(name: str) -> None:
+def test_tenant_names_outside_list_are_refused(name: str) -> None:
     allowed = ("acme", "other")
     rules = Policy({"a": Principal(tenants=allowed, models=("anthropic/*",))})
 

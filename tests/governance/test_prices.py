@@ -63,7 +63,7 @@ def reported(usage: dict[str, Any], provider: str) -> Usage:
 
 # Each amount is worked out by hand from the list prices, as its `working` says.
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden["name"])
-def test_a_usage_costs_what_the_invoice_says(golden: dict[str, Any]) -> None:
+def test_usage_costs_match_the_invoice(golden: dict[str, Any]) -> None:
     at = datetime.fromisoformat(f"{golden['on']}T12:00:00+00:00")
     usage = reported(golden["reported"], golden["provider"])
 
@@ -72,7 +72,7 @@ def test_a_usage_costs_what_the_invoice_says(golden: dict[str, Any]) -> None:
     assert Decimal(cost) / 10**9 == Decimal(golden["usd"])
 
 
-def test_rules_are_free_on_purpose_and_scripts_are_not() -> None:
+def test_rules_are_free_scripts_are_not() -> None:
     usage = Usage(input_tokens=100, output_tokens=10)
 
     assert BOOK.cost_nusd(LLMProvider.RULES, "rules-1", usage, at=TODAY) == 0
@@ -85,7 +85,7 @@ def test_every_known_model_has_a_price() -> None:
         assert BOOK.rates(row.provider, row.model, at=TODAY).input >= 0
 
 
-def test_thinking_is_part_of_the_output_and_not_paid_twice() -> None:
+def test_thinking_tokens_are_not_charged_twice() -> None:
     plain = Usage(output_tokens=500)
     thought = Usage(output_tokens=500, thinking_tokens=400)
 
@@ -94,7 +94,7 @@ def test_thinking_is_part_of_the_output_and_not_paid_twice() -> None:
     assert costs == {10_000_000}
 
 
-def test_a_model_without_a_price_is_refused_never_free() -> None:
+def test_unpriced_model_is_refused() -> None:
     with pytest.raises(UnknownModelError) as e:
         BOOK.cost_nusd(ANTHROPIC, "claude-next", Usage(), at=TODAY)
 
@@ -104,7 +104,7 @@ def test_a_model_without_a_price_is_refused_never_free() -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("service_tier", "priority"), ("inference_geo", "eu"), ("speed", "ludicrous")]
 )
-def test_a_word_without_a_price_is_refused_never_free(field: str, value: str) -> None:
+def test_unpriced_service_term_is_refused(field: str, value: str) -> None:
     with pytest.raises(UnknownPriceError) as e:
         BOOK.cost_nusd(ANTHROPIC, "claude-sonnet-5-5", Usage.model_validate({field: value}), at=TODAY)
 
@@ -113,7 +113,7 @@ def test_a_word_without_a_price_is_refused_never_free(field: str, value: str) ->
 
 
 @pytest.mark.parametrize("word", ["default", "standard", ""])
-def test_a_row_without_a_table_of_words_knows_the_plain_service_only(word: str) -> None:
+def test_row_without_terms_accepts_plain_service(word: str) -> None:
     plain = {"input": 1, "output": 2, "cache_read": 1, "cache_write_5m": 1, "cache_write_1h": 1}
     row = ModelPrice.model_validate({
         **plain, "provider": "openai", "model": "own-1", "valid_from": "2026-01-01", "source": "me", "checked_on": "2026-01-01"
@@ -129,7 +129,7 @@ def test_speed_is_priced_per_model() -> None:
         BOOK.cost_nusd(ANTHROPIC, "claude-sonnet-5-5", Usage(speed="fast"), at=TODAY)
 
 
-def test_the_price_of_a_day_holds_from_its_first_moment() -> None:
+def test_new_price_holds_from_first_moment() -> None:
     read = Usage(cache_read_tokens=1000)
     change = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -141,18 +141,18 @@ def test_the_price_of_a_day_holds_from_its_first_moment() -> None:
     assert (before, after) == (200_000, 100_000)
 
 
-def test_a_simulated_day_before_the_model_was_there_has_its_first_price() -> None:
+def test_earlier_dates_use_the_first_price() -> None:
     rates = BOOK.rates(ANTHROPIC, "claude-sonnet-5-5", at=datetime(2020, 1, 1, tzinfo=UTC))
 
     assert (rates.input, rates.cache_read) == (2000, 200)
 
 
-def test_the_rates_of_a_long_request_are_those_of_its_tier() -> None:
+def test_long_request_uses_tier_rates() -> None:
     assert BOOK.rates(ANTHROPIC, "claude-haiku-5-5", at=TODAY, input_tokens=100_000).output == 500
     assert BOOK.rates(ANTHROPIC, "claude-haiku-5-5", at=TODAY, input_tokens=100_001).output == 2500
 
 
-def test_the_id_names_the_book_and_its_bytes(tmp_path: Path) -> None:
+def test_book_id_contains_name_and_hash(tmp_path: Path) -> None:
     copy = tmp_path / "prices.json"
     copy.write_bytes(PACKAGED_PRICES.read_bytes())
     changed = tmp_path / "changed.json"
@@ -163,7 +163,7 @@ def test_the_id_names_the_book_and_its_bytes(tmp_path: Path) -> None:
     assert f"{BOOK.name}@{sha256(PACKAGED_PRICES.read_bytes()).hexdigest()}" == BOOK.id
 
 
-def test_people_are_shown_twelve_digits_of_the_hash() -> None:
+def test_short_id_shows_twelve_hash_digits() -> None:
     assert short_id(BOOK.id) == f"{BOOK.name}@{BOOK.sha256[:12]}"
     assert short_id("list@1") == "list@1"
     assert short_id("2026-01-01") == "2026-01-01"
@@ -181,18 +181,18 @@ def test_people_are_shown_twelve_digits_of_the_hash() -> None:
         ("", False),
     ],
 )
-def test_a_book_is_known_by_the_id_that_is_on_record_then_and_now(book_id: str, *, is_it: bool) -> None:
+def test_book_accepts_long_and_short_ids(book_id: str, *, is_it: bool) -> None:
     assert BOOK.is_named(book_id) is is_it
 
 
-def test_a_book_gives_its_prices_by_model_and_day() -> None:
+def test_book_lists_every_dated_price() -> None:
     days = [price.valid_from for price in BOOK if price.model == "claude-sonnet-5-5"]
 
     assert days == [date(2026, 9, 28), date(2026, 11, 21)]
     assert len(list(BOOK)) == len(orjson.loads(PACKAGED_PRICES.read_bytes())["rows"])
 
 
-def test_a_book_may_name_the_hash_of_its_rows(tmp_path: Path) -> None:
+def test_book_may_declare_row_hash(tmp_path: Path) -> None:
     path = book(tmp_path, ROW)
     fields = orjson.loads(path.read_bytes())
     path.write_bytes(orjson.dumps({**fields, "sha256": sha256_of_rows([ROW])}, option=orjson.OPT_INDENT_2))
@@ -201,7 +201,7 @@ def test_a_book_may_name_the_hash_of_its_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["0" * 64, "", None, 1])
-def test_rows_that_are_not_those_of_the_hash_are_refused(tmp_path: Path, named: object) -> None:
+def test_wrong_row_hash_is_rejected(tmp_path: Path, named: object) -> None:
     path = book(tmp_path, ROW)
     path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), "sha256": named}))
 
@@ -213,7 +213,7 @@ def test_rows_that_are_not_those_of_the_hash_are_refused(tmp_path: Path, named: 
     assert sha256_of_rows([ROW]) in str(e.value)
 
 
-def test_a_digit_changed_in_the_packaged_book_is_noticed(tmp_path: Path) -> None:
+def test_changed_packaged_price_is_detected(tmp_path: Path) -> None:
     changed = PACKAGED_PRICES.read_text(encoding="utf-8").replace('"output": 20000', '"output": 2000', 1)
     path = tmp_path / "prices.json"
     path.write_text(changed, encoding="utf-8")
@@ -222,7 +222,7 @@ def test_a_digit_changed_in_the_packaged_book_is_noticed(tmp_path: Path) -> None
         PriceBook.load(path)
 
 
-def test_a_book_of_ones_own_takes_the_place_of_the_packaged_one(tmp_path: Path) -> None:
+def test_own_book_replaces_packaged_book(tmp_path: Path) -> None:
     own = PriceBook.load(book(tmp_path, ROW))
 
     assert own.id.startswith("mine@")
@@ -231,7 +231,7 @@ def test_a_book_of_ones_own_takes_the_place_of_the_packaged_one(tmp_path: Path) 
         own.rates(LLMProvider.RULES, "rules-1", at=TODAY)
 
 
-def test_an_extra_book_adds_models_and_reprices_those_it_names(tmp_path: Path) -> None:
+def test_extra_book_adds_and_replaces_prices(tmp_path: Path) -> None:
     repriced = {**ROW, "model": "scripted-1", "input": 7, "valid_from": "1999-01-01"}
     extra = book(tmp_path, ROW, repriced)
 
@@ -258,9 +258,7 @@ def test_an_extra_book_adds_models_and_reprices_those_it_names(tmp_path: Path) -
         ({"valid_from": None}, "valid_from"),
     ],
 )
-def test_a_bad_price_is_named_by_file_row_and_field(
-    tmp_path: Path, change: dict[str, Any], field: str
-) -> None:
+def test_invalid_price_names_row_and_field(tmp_path: Path, change: dict[str, Any], field: str) -> None:
     path = book(tmp_path, {**ROW, **change})
 
     with pytest.raises(TableError) as e:
@@ -282,7 +280,7 @@ def test_a_bad_price_is_named_by_file_row_and_field(
         ('"input":', '"input":NaN,"unused":', 0, ""),
     ],
 )
-def test_what_is_no_number_or_stands_twice_is_named_and_not_taken_for_a_price(
+def test_malformed_or_duplicate_number_is_rejected(
     tmp_path: Path, before: str, after: str, row: int, field: str
 ) -> None:
     path = book(tmp_path, ROW)
@@ -299,7 +297,7 @@ def test_what_is_no_number_or_stands_twice_is_named_and_not_taken_for_a_price(
 FRACTIONS = {"input": 0.14, "output": 0.28, "cache_read": 0.0028, "cache_write_5m": 0.14, "cache_write_1h": 7}
 
 
-def test_price_with_a_fraction_is_exact(tmp_path: Path) -> None:
+def test_fractional_price_is_exact(tmp_path: Path) -> None:
     own = PriceBook.load(book(tmp_path, {**ROW, **FRACTIONS}))
 
     def cost(**counts: int) -> int:
@@ -310,7 +308,7 @@ def test_price_with_a_fraction_is_exact(tmp_path: Path) -> None:
     assert cost(cache_write_1h_tokens=3) == 21
 
 
-def test_price_with_a_fraction_bounds_a_call_in_every_tier(tmp_path: Path) -> None:
+def test_fractional_price_bounds_every_tier(tmp_path: Path) -> None:
     dearer = {name: ROW[name] for name in FRACTIONS} | {"output": 2.5, "over_input_tokens": 100}
     row = {**ROW, **FRACTIONS, "tiers": [dearer], "service_tier": {"flex": [1, 2], "priority": [5, 2]}}
     own = PriceBook.load(book(tmp_path, row))
@@ -325,7 +323,7 @@ def test_price_with_a_fraction_bounds_a_call_in_every_tier(tmp_path: Path) -> No
     ("changes", "is_free"),
     [({}, True), ({"output": 1}, False), ({"cache_write_1h": 1}, False), ({"tiers": [{"input": 1}]}, False)],
 )
-def test_a_price_is_free_only_if_every_token_of_every_tier_is(
+def test_free_price_has_only_zero_rates(
     changes: dict[str, Any],
     is_free: bool,  # noqa: FBT001 - a row of the table
 ) -> None:
@@ -337,7 +335,7 @@ def test_a_price_is_free_only_if_every_token_of_every_tier_is(
     assert price.is_free is is_free
 
 
-def test_price_survives_a_dump(tmp_path: Path) -> None:
+def test_price_round_trips_through_json(tmp_path: Path) -> None:
     price = next(iter(PriceBook.load(book(tmp_path, {**ROW, **FRACTIONS}))))
 
     dumped = price.model_dump(mode="json")
@@ -351,7 +349,7 @@ def test_price_survives_a_dump(tmp_path: Path) -> None:
     st.lists(st.decimals(0, 10**6, places=6), min_size=5, max_size=5),
     st.lists(st.integers(0, 10**7), min_size=5, max_size=5),
 )
-def test_a_sum_of_decimal_prices_is_rounded_up_once(prices: list[Decimal], counts: list[int]) -> None:
+def test_decimal_sum_is_rounded_up_once(prices: list[Decimal], counts: list[int]) -> None:
     classes = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
     row = ModelPrice.model_validate({**ROW, **dict(zip(classes, prices, strict=True))}, strict=False)
     own = PriceBook(DatedTable(Path("own"), (row,), {"name": "own"}, "0" * 64))
@@ -364,14 +362,14 @@ def test_a_sum_of_decimal_prices_is_rounded_up_once(prices: list[Decimal], count
     assert own.cost_nusd(LLMProvider.SCRIPTED, "mine-1", usage, at=TODAY) == ceil(exact)
 
 
-def test_a_missing_class_is_named(tmp_path: Path) -> None:
+def test_missing_token_class_is_named(tmp_path: Path) -> None:
     path = book(tmp_path, {name: value for name, value in ROW.items() if name != "cache_write_1h"})
 
     with pytest.raises(TableError, match="row 1, cache_write_1h"):
         PriceBook.load(path)
 
 
-def test_tiers_must_rise(tmp_path: Path) -> None:
+def test_non_rising_tiers_are_rejected(tmp_path: Path) -> None:
     rates = {
         name: ROW[name] for name in ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
     }
@@ -381,7 +379,7 @@ def test_tiers_must_rise(tmp_path: Path) -> None:
         PriceBook.load(book(tmp_path, {**ROW, "tiers": tiers}))
 
 
-def test_the_plain_speed_counts_in_the_worst_price_and_one_that_nobody_asks_for_does_not(
+def test_worst_price_ignores_unrequested_speeds(
     tmp_path: Path,
 ) -> None:
     speeds = {"standard": [3, 2], "fast": [9, 1]}
@@ -390,17 +388,17 @@ def test_the_plain_speed_counts_in_the_worst_price_and_one_that_nobody_asks_for_
     assert own.worst(LLMProvider.SCRIPTED, "mine-1", at=TODAY, input_tokens=1).multiplier == (6, 2)
 
 
-def test_a_model_has_one_price_a_day(tmp_path: Path) -> None:
+def test_duplicate_price_per_day_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="row 2, valid_from: is used twice"):
         PriceBook.load(book(tmp_path, ROW, ROW))
 
 
-def test_a_book_has_a_name(tmp_path: Path) -> None:
+def test_book_without_name_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="name: is missing"):
         PriceBook.load(book(tmp_path, ROW, head=None))
 
 
-def test_the_worst_price_takes_the_dearest_of_what_the_provider_may_choose() -> None:
+def test_worst_price_uses_dearest_provider_choices() -> None:
     short = BOOK.worst(ANTHROPIC, "claude-haiku-5-5", at=TODAY, input_tokens=100_000)
     long = BOOK.worst(ANTHROPIC, "claude-haiku-5-5", at=TODAY, input_tokens=100_001)
 
@@ -411,7 +409,7 @@ def test_the_worst_price_takes_the_dearest_of_what_the_provider_may_choose() -> 
 @given(
     st.integers(0, 10**7), st.integers(0, 10**6), st.sampled_from(["", "us"]), st.sampled_from(["", "batch"])
 )
-def test_money_is_whole_and_rounded_up_once(inward: int, out: int, geo: str, tier: str) -> None:
+def test_cost_is_integer_rounded_up_once(inward: int, out: int, geo: str, tier: str) -> None:
     usage = Usage(input_tokens=inward, output_tokens=out, inference_geo=geo, service_tier=tier)
 
     cost = BOOK.cost_nusd(ANTHROPIC, "claude-sonnet-5-5", usage, at=TODAY)
@@ -421,7 +419,7 @@ def test_money_is_whole_and_rounded_up_once(inward: int, out: int, geo: str, tie
     assert 0 <= cost * 20 - exact_twentieths < 20
 
 
-def test_dates_of_the_packaged_book_are_days_that_were() -> None:
+def test_packaged_valid_from_precedes_checked_on() -> None:
     rows = orjson.loads(PACKAGED_PRICES.read_bytes())["rows"]
 
     assert all(date.fromisoformat(row["valid_from"]) <= date.fromisoformat(row["checked_on"]) for row in rows)

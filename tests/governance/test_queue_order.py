@@ -52,7 +52,7 @@ def moments(gaps: Sequence[Arrival]) -> list[Arrival]:
 
 
 @given(arrivals)
-def test_in_the_queue_for_money_nobody_is_overtaken_for_longer_than_the_bound(gaps: list[Arrival]) -> None:
+def test_ledger_queue_bounds_overtaking(gaps: list[Arrival]) -> None:
     came = moments(gaps)
     served: list[int] = []
 
@@ -79,7 +79,7 @@ def test_in_the_queue_for_money_nobody_is_overtaken_for_longer_than_the_bound(ga
 
 
 @given(arrivals)
-def test_in_the_queue_at_a_model_nobody_is_overtaken_for_longer_than_the_bound(gaps: list[Arrival]) -> None:
+def test_limiter_queue_bounds_overtaking(gaps: list[Arrival]) -> None:
     came = moments(gaps)
 
     async def serve() -> list[int]:
@@ -105,7 +105,7 @@ def test_in_the_queue_at_a_model_nobody_is_overtaken_for_longer_than_the_bound(g
     check_bounds(came, asyncio.run(serve()))
 
 
-def test_a_priority_is_sixty_seconds_at_most_and_an_execution_an_hour_more() -> None:
+def test_priority_is_capped_with_execution_bonus() -> None:
     asked = [(-(2**31), -60), (-7, -7), (0, 0), (60, 60), (61, 60), (2**31, 60)]
     for workflow in EnvelopeWorkflow:
         ahead = 3600 if workflow is EnvelopeWorkflow.EXECUTION else 0

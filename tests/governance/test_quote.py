@@ -31,14 +31,14 @@ def refused(asked: ModelRequest, **changes: Any) -> FailureReason:
     return answer
 
 
-def test_a_sound_request_is_priced_at_the_most_it_can_cost() -> None:
+def test_valid_request_is_quoted_at_maximum() -> None:
     asked = request()
     model = CAPABILITIES.of(LLMProvider.SCRIPTED, "scripted-1")
 
     assert quoted(asked) == Quote(bound(asked, model, PRICES, at=TODAY), model, TODAY)
 
 
-def test_the_envelopes_own_rules_are_checked_again() -> None:
+def test_envelope_rules_are_checked_again() -> None:
     forged = request(temperature=0.7, safety_constraints={"require_deterministic": True})
 
     reason = refused(forged)
@@ -47,13 +47,13 @@ def test_the_envelopes_own_rules_are_checked_again() -> None:
     assert "require_deterministic allows 0.0 only" in reason.description
 
 
-def test_what_was_not_known_yet_is_named() -> None:
+def test_future_context_is_refused() -> None:
     reason = refused(request(as_of=NOW, context_as_of=NOW + timedelta(seconds=1)))
 
     assert reason.category is FailureKind.LOOK_AHEAD
 
 
-def test_an_unknown_model_is_refused_before_anything_is_sent() -> None:
+def test_unknown_model_is_refused() -> None:
     reason = refused(request(model="gpt-next"))
 
     assert reason.category is FailureKind.INVALID_REQUEST
@@ -61,7 +61,7 @@ def test_an_unknown_model_is_refused_before_anything_is_sent() -> None:
     assert "capability table" in reason.description
 
 
-def test_a_model_without_a_price_is_refused_before_anything_is_sent() -> None:
+def test_model_without_price_is_refused() -> None:
     unpriced = CAPABILITIES.of(LLMProvider.SCRIPTED, "scripted-1").model_copy(update={"model": "mine-1"})
 
     answer = quoted(request(model="mine-1"), Capabilities([unpriced]))
@@ -71,12 +71,12 @@ def test_a_model_without_a_price_is_refused_before_anything_is_sent() -> None:
     assert "price book" in answer.description
 
 
-def test_what_cannot_repeat_itself_is_refused() -> None:
+def test_determinism_violations_are_refused() -> None:
     assert refused(request(), mode="backtest").category is FailureKind.NOT_ALLOWED
     assert refused(request(determinism=DeterminismLevel.REPLAY_ONLY)).category is FailureKind.REPLAY_MISS
 
 
-def test_the_day_of_retirement_is_the_providers_day() -> None:
+def test_retirement_day_is_counted_in_utc() -> None:
     asked = request(provider="anthropic", model="claude-sonnet-4-5-20250929")
 
     assert isinstance(quoted(asked, now=datetime.fromisoformat("2026-11-30T23:59:59+00:00")), Quote)
@@ -84,7 +84,7 @@ def test_the_day_of_retirement_is_the_providers_day() -> None:
     assert "retired" in refused(asked, now=datetime.fromisoformat("2026-11-30T20:00:00-05:00")).description
 
 
-def test_more_output_than_the_model_writes_is_refused() -> None:
+def test_excessive_output_cap_is_refused() -> None:
     reason = refused(request(max_tokens=128_001))
 
     assert reason.category is FailureKind.INVALID_REQUEST
@@ -92,7 +92,7 @@ def test_more_output_than_the_model_writes_is_refused() -> None:
     assert isinstance(quoted(request(max_tokens=128_000)), Quote)
 
 
-def test_a_counted_request_must_fit_into_the_context() -> None:
+def test_counted_input_must_fit_the_context() -> None:
     reason = refused(request(), input_tokens=999_001)
 
     assert reason.category is FailureKind.INVALID_REQUEST
@@ -100,7 +100,7 @@ def test_a_counted_request_must_fit_into_the_context() -> None:
     assert isinstance(quoted(request(), input_tokens=999_000), Quote)
 
 
-def test_an_input_budget_holds_by_bytes_where_nobody_counted() -> None:
+def test_input_budget_uses_bytes_without_count() -> None:
     asked = request(system="s" * 100, user="", budget={"max_input_tokens": 100})
 
     reason = refused(asked)
@@ -110,7 +110,7 @@ def test_an_input_budget_holds_by_bytes_where_nobody_counted() -> None:
     assert isinstance(quoted(request(system="s" * 84, user="", budget={"max_input_tokens": 100})), Quote)
 
 
-def test_an_input_budget_holds_by_the_providers_count_where_there_is_one() -> None:
+def test_input_budget_uses_provider_count() -> None:
     asked = request(system="s" * 400, user="", budget={"max_input_tokens": 100})
 
     assert isinstance(quoted(asked, input_tokens=100), Quote)
@@ -118,7 +118,7 @@ def test_an_input_budget_holds_by_the_providers_count_where_there_is_one() -> No
 
 
 @pytest.mark.parametrize("model", [row for row in CAPABILITIES if row.provider is not LLMProvider.ANTHROPIC])
-def test_every_model_that_answers_offline_can_be_quoted(model: Capability) -> None:
+def test_every_offline_model_can_be_quoted(model: Capability) -> None:
     asked = request(provider=model.provider, model=model.model, as_of=NOW)
 
     assert isinstance(quoted(asked, mode="backtest", now=NOW), Quote)

@@ -13,11 +13,11 @@ from agentic_trading.governance.limiters.deployment import (
 steps = st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 120)), max_size=40)
 
 
-def test_a_bucket_begins_full() -> None:
+def test_bucket_starts_full() -> None:
     assert TokenBucket(90, at_ms=5).left == 90
 
 
-def test_a_bucket_fills_by_its_limit_each_minute() -> None:
+def test_bucket_refills_at_limit_per_minute() -> None:
     bucket = TokenBucket(60, at_ms=0)
     bucket.take(60)
 
@@ -29,7 +29,7 @@ def test_a_bucket_fills_by_its_limit_each_minute() -> None:
     assert bucket.left == 60
 
 
-def test_a_bucket_tells_the_exact_wait() -> None:
+def test_bucket_returns_the_exact_wait() -> None:
     bucket = TokenBucket(7, at_ms=0)
     bucket.take(7)
 
@@ -41,7 +41,7 @@ def test_a_bucket_tells_the_exact_wait() -> None:
     assert bucket.wait_ms(3, ahead=2) == 0
 
 
-def test_what_is_owed_is_paid_first() -> None:
+def test_bucket_debt_is_repaid_first() -> None:
     bucket = TokenBucket(60, at_ms=0)
     bucket.take(90)
 
@@ -49,7 +49,7 @@ def test_what_is_owed_is_paid_first() -> None:
     assert bucket.wait_ms(1) == 31_000
 
 
-def test_more_than_a_full_bucket_needs_a_full_one() -> None:
+def test_oversized_request_needs_full_bucket() -> None:
     bucket = TokenBucket(60, at_ms=0)
 
     assert bucket.wait_ms(1000) == 0
@@ -57,7 +57,7 @@ def test_more_than_a_full_bucket_needs_a_full_one() -> None:
     assert bucket.wait_ms(1000) == 1000
 
 
-def test_what_is_given_back_never_passes_full() -> None:
+def test_returned_tokens_never_overflow_bucket() -> None:
     bucket = TokenBucket(60, at_ms=0)
 
     bucket.take(-30)
@@ -65,7 +65,7 @@ def test_what_is_given_back_never_passes_full() -> None:
     assert bucket.left == 60
 
 
-def test_a_clock_that_goes_back_fills_nothing() -> None:
+def test_backward_clock_does_not_refill() -> None:
     bucket = TokenBucket(60, at_ms=100_000)
     bucket.take(60)
 
@@ -76,9 +76,7 @@ def test_a_clock_that_goes_back_fills_nothing() -> None:
 
 
 @given(per_minute=st.integers(1, 100), plan=steps)
-def test_within_any_minute_no_more_is_taken_than_a_full_bucket_and_a_minutes_limit(
-    per_minute: int, plan: list[tuple[int, int]]
-) -> None:
+def test_bucket_minute_total_is_bounded(per_minute: int, plan: list[tuple[int, int]]) -> None:
     bucket = TokenBucket(per_minute, at_ms=0)
     taken: list[tuple[int, int]] = []
     now_ms = 0
@@ -96,9 +94,7 @@ def test_within_any_minute_no_more_is_taken_than_a_full_bucket_and_a_minutes_lim
 
 
 @given(amount=st.integers(1, 10**9), per_minute=st.integers(1, 10**10), ahead=st.integers(0, 10**6))
-def test_after_the_wait_it_is_there_and_a_millisecond_before_it_is_not(
-    amount: int, per_minute: int, ahead: int
-) -> None:
+def test_bucket_wait_is_exact_to_milliseconds(amount: int, per_minute: int, ahead: int) -> None:
     bucket = TokenBucket(per_minute, at_ms=0)
     bucket.take(per_minute)
     ahead = min(ahead, per_minute - min(amount, per_minute))
@@ -111,7 +107,7 @@ def test_after_the_wait_it_is_there_and_a_millisecond_before_it_is_not(
     assert not bucket.wait_ms(amount, ahead)
 
 
-def test_a_tally_forgets_what_has_passed() -> None:
+def test_counter_drops_expired_slots() -> None:
     counter = SlidingWindowCounter(slot_ms=10, slots=3)
     counter.add(5, 1, 0)
     counter.add(12, 0, 1)
@@ -125,7 +121,7 @@ def test_a_tally_forgets_what_has_passed() -> None:
     assert (counter.first, counter.second) == (0, 0)
 
 
-def test_what_is_taken_back_is_taken_from_its_own_time() -> None:
+def test_take_back_reduces_original_slot() -> None:
     counter = SlidingWindowCounter(slot_ms=10, slots=3)
     counter.add(5, 2, 1)
     counter.add(15, 1, 0)
@@ -138,7 +134,7 @@ def test_what_is_taken_back_is_taken_from_its_own_time() -> None:
     assert (counter.first, counter.second) == (1, 0)
 
 
-def test_a_tally_begins_anew() -> None:
+def test_counter_can_be_cleared() -> None:
     counter = SlidingWindowCounter(slot_ms=10, slots=3)
     counter.add(5, 2, 1)
 
@@ -148,7 +144,7 @@ def test_a_tally_begins_anew() -> None:
     assert counter.next_ms(5) == 35
 
 
-def test_counts_of_the_future_are_forgotten_by_a_clock_that_went_back() -> None:
+def test_backward_clock_drops_future_counts() -> None:
     counter = SlidingWindowCounter(slot_ms=10, slots=3)
     counter.add(1000, 4, 2)
 
@@ -158,9 +154,7 @@ def test_counts_of_the_future_are_forgotten_by_a_clock_that_went_back() -> None:
 
 
 @given(plan=st.lists(st.tuples(st.integers(0, 400), st.booleans()), max_size=60), slots=st.integers(1, 12))
-def test_a_tally_counts_all_of_its_window_and_no_more_than_one_slot_beyond(
-    plan: list[tuple[int, bool]], slots: int
-) -> None:
+def test_counter_window_is_accurate_to_slot(plan: list[tuple[int, bool]], slots: int) -> None:
     window_ms = 1000
     counter = SlidingWindowCounter.over(window_ms / 1000, slots)
     ended: list[tuple[int, bool]] = []

@@ -61,7 +61,7 @@ def _seen(one: Balance) -> tuple[Any, ...]:
     return one.scope, one.id, one.window, one.window_id, one.spent, one.in_doubt, one.held
 
 
-async def test_a_ledger_that_is_told_a_session_again_counts_what_the_first_one_counted() -> None:
+async def test_rebuild_equals_original_session() -> None:
     broken = '{"action":"buy","size":1,'
     desk = gateway([GOOD, broken, GOOD, not_connected(), GOOD, ORDER], limits=EVERY_COUNTER)
     for number in range(4):
@@ -75,7 +75,7 @@ async def test_a_ledger_that_is_told_a_session_again_counts_what_the_first_one_c
     assert charged == {one.request.reservation_id: one.charged.nusd for one in known.entries()}
 
 
-async def test_a_call_in_doubt_whose_dispatch_is_on_record_counts_as_it_did() -> None:
+async def test_in_doubt_call_rebuilds_unchanged() -> None:
     desk = gateway([timed_out(), ORDER], limits=EVERY_COUNTER)
     for number in range(2):
         await desk.runner.run(asking("execution", n=number).with_retry_policy(ONCE).build())
@@ -86,7 +86,7 @@ async def test_a_call_in_doubt_whose_dispatch_is_on_record_counts_as_it_did() ->
     assert await used(await again(desk)) == await used(desk.ledger)
 
 
-async def test_the_money_of_a_call_in_doubt_counts_in_full_where_only_its_result_is_on_record() -> None:
+async def test_in_doubt_result_counts_in_full() -> None:
     desk = gateway([timed_out()], limits=EVERY_COUNTER)
     await desk.runner.run(asking().with_retry_policy(ONCE).build())
 
@@ -97,14 +97,14 @@ async def test_the_money_of_a_call_in_doubt_counts_in_full_where_only_its_result
     assert booked.charged.calls == 1
 
 
-async def test_what_was_never_sent_counts_nothing() -> None:
+async def test_unsent_call_is_not_booked() -> None:
     desk = gateway([GOOD], limits=[tenant(1)])
     await desk.runner.run(asking().build())
 
     assert (await read(desk)).entries() == []
 
 
-async def test_a_refused_connection_counts_no_call() -> None:
+async def test_refused_connection_counts_no_call() -> None:
     desk = gateway([not_connected()], limits=EVERY_COUNTER)
     await desk.runner.run(asking().with_retry_policy(ONCE).build())
 
@@ -113,7 +113,7 @@ async def test_a_refused_connection_counts_no_call() -> None:
     assert (booked.state, booked.charged) == (ReservationState.SETTLED, Amount(0, 0, 0))
 
 
-async def test_an_answer_that_could_not_be_used_counts_as_the_call_that_it_was() -> None:
+async def test_unusable_answer_counts_as_call() -> None:
     usage = Usage(input_tokens=200, output_tokens=50)
     broken_off = UnusableAnswerError(FailureKind.SERVER_ERROR, "broken off", usage=usage)
     desk = gateway([broken_off], limits=EVERY_COUNTER)
@@ -125,7 +125,7 @@ async def test_an_answer_that_could_not_be_used_counts_as_the_call_that_it_was()
     assert await used(await again(desk)) == await used(desk.ledger)
 
 
-async def test_what_was_served_from_a_recording_counts_nothing() -> None:
+async def test_recorded_answer_is_not_booked() -> None:
     first = gateway([GOOD])
     recorded = await first.runner.run(asking().build())
     desk = gateway([], recorded=RecordedAnswers([recorded]))
@@ -134,7 +134,7 @@ async def test_what_was_served_from_a_recording_counts_nothing() -> None:
     assert (await read(desk)).entries() == []
 
 
-async def test_more_than_was_reserved_counts_in_full() -> None:
+async def test_overrun_counts_in_full() -> None:
     more = Usage(input_tokens=10, output_tokens=10**6)
     desk = gateway([ModelResponse(GOOD, "end_turn", more, "scripted-1")], limits=EVERY_COUNTER)
     await desk.runner.run(asking().build())
@@ -143,7 +143,7 @@ async def test_more_than_was_reserved_counts_in_full() -> None:
     assert await used(await again(desk)) == await used(desk.ledger)
 
 
-async def test_a_call_of_which_only_the_dispatch_is_on_record_is_in_doubt() -> None:
+async def test_dispatch_without_result_is_in_doubt() -> None:
     desk = gateway([ORDER], limits=EVERY_COUNTER)
     asked = asking("execution").with_tenant("acme").with_agent("exec-1", "exec").build()
     await desk.runner.run(asked)
@@ -166,7 +166,7 @@ async def test_a_call_of_which_only_the_dispatch_is_on_record_is_in_doubt() -> N
 
 
 @pytest.mark.parametrize(("mode", "day"), [("backtest", "2025-05-05"), ("live", "2026-01-02")])
-def test_windows_go_by_the_market_where_time_is_simulated(mode: ClockMode, day: str) -> None:
+def test_window_date_depends_on_mode(mode: ClockMode, day: str) -> None:
     as_of = datetime(2025, 5, 5, tzinfo=UTC)
     reading = LedgerRebuild("default", mode)
     reading.read(interaction(as_of=as_of, dispatched_at=START, finished_at=START))
@@ -183,7 +183,7 @@ def test_windows_go_by_the_market_where_time_is_simulated(mode: ClockMode, day: 
     assert [f"{one.request.at:%Y-%m-%d}" for one in reading.entries()] == [day, day]
 
 
-def test_without_a_moment_of_the_market_the_time_of_sending_counts_in_a_backtest_too() -> None:
+def test_missing_as_of_uses_dispatch_time() -> None:
     reading = LedgerRebuild("default", "backtest")
     reading.read(interaction(as_of=None, dispatched_at=START, finished_at=START))
     reading.read(event("attempt.dispatched", causation_id="e", time=START, body=dispatched_body("e")))
@@ -191,7 +191,7 @@ def test_without_a_moment_of_the_market_the_time_of_sending_counts_in_a_backtest
     assert [one.request.at for one in reading.entries()] == [START, START]
 
 
-async def test_another_tenants_calls_are_left_out() -> None:
+async def test_calls_of_other_tenants_are_excluded() -> None:
     desk = gateway(lambda _request: GOOD, limits=EVERY_COUNTER)
     for tenant_id in ("acme", "zenith", "acme"):
         await desk.runner.run(asking(n=tenant_id).with_tenant(tenant_id).build())
@@ -201,7 +201,7 @@ async def test_another_tenants_calls_are_left_out() -> None:
     assert {one.request.tenant for one in (await read(desk, "acme")).entries()} == {"acme"}
 
 
-def test_the_farthest_position_that_was_noted_is_known() -> None:
+def test_farthest_checkpoint_is_kept() -> None:
     reading = LedgerRebuild("acme", "live")
     for sequence in (5, 9, 7):
         reading.read(checkpoint_event("acme", LedgerCheckpoint(2, "m", sequence), START))
@@ -212,7 +212,7 @@ def test_the_farthest_position_that_was_noted_is_known() -> None:
     assert reading.entries() == []
 
 
-async def test_a_position_is_noted_once() -> None:
+async def test_equal_checkpoints_are_recorded_once() -> None:
     desk = gateway([], clock=SimClock(START))
     for minutes in range(3):
         await desk.store.record(
@@ -233,16 +233,14 @@ async def test_a_position_is_noted_once() -> None:
         (LedgerCheckpoint(1, "m", 99), True),
     ],
 )
-def test_a_ledger_that_is_found_before_what_is_known_of_it_has_gone_back(
-    found: LedgerCheckpoint, *, is_back: bool
-) -> None:
+def test_ledger_behind_checkpoint_is_rolled_back(found: LedgerCheckpoint, *, is_back: bool) -> None:
     problem = rollback_error("acme", LedgerCheckpoint(2, "m", 9), found)
 
     assert (problem is not None) is is_back
     assert problem is None or "epoch 2, step 9" in str(problem)
 
 
-def test_warnings_and_commands_book_nothing() -> None:
+def test_alerts_and_commands_book_no_entries() -> None:
     reading = LedgerRebuild("default", "live")
     for kind in ("budget.exhausted", "operator.commanded", "intent.skipped"):
         reading.read(sample(kind))
@@ -250,9 +248,7 @@ def test_warnings_and_commands_book_nothing() -> None:
     assert (reading.entries(), reading.checkpoint) == ([], None)
 
 
-async def test_a_ledger_that_does_not_know_the_call_that_its_log_has_sent_last_has_gone_back_and_is_closed() -> (
-    None
-):
+async def test_ledger_missing_last_call_is_closed() -> None:
     ledger = AwayLedger()
     desk = gateway([GOOD, GOOD], ledger=ledger)
     await desk.runner.run(asking(n=1).build())
@@ -277,7 +273,7 @@ async def test_a_ledger_that_does_not_know_the_call_that_its_log_has_sent_last_h
         await forgetful.reserve(ask(1, tenant="default"))
 
 
-async def test_a_ledger_before_the_checkpoint_on_record_has_gone_back_and_one_beyond_it_has_not() -> None:
+async def test_ledger_before_recorded_checkpoint_is_rejected() -> None:
     ledger = MemoryLedger()
     await ledger.reserve(ask(1, tenant="default"))
     come_to = await ledger.checkpoint("default")

@@ -95,7 +95,7 @@ def booked(*records: Record) -> list[tuple[str, str, int]]:
     return [(one.request.reservation_id, one.state.value, one.charged.nusd) for one in found[0]]
 
 
-def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_else_is_known_of_it() -> None:
+def test_expired_lease_charge_is_in_doubt() -> None:
     reading = LedgerRebuild("default", "live")
     reading.read(silent("a:b"))
 
@@ -110,7 +110,7 @@ def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_el
     }
 
 
-def test_a_call_charged_after_its_lease_stays_in_the_window_that_it_was_reserved_in() -> None:
+def test_expired_lease_keeps_reservation_window() -> None:
     reading, day_before = LedgerRebuild("default", "live"), START - timedelta(days=1)
     reading.read(silent("k", window_at=day_before.isoformat()))
 
@@ -119,7 +119,7 @@ def test_a_call_charged_after_its_lease_stays_in_the_window_that_it_was_reserved
     assert lost.request.at == day_before
 
 
-def test_an_answered_call_is_counted_for_the_principal_that_its_dispatch_names() -> None:
+def test_answer_counts_for_dispatched_principal() -> None:
     noted = sent("k")
     body = {**noted.body, "scopes": {**noted.body["scopes"], "principal": "desk-a"}}
     reading = LedgerRebuild("default", "live")
@@ -131,37 +131,37 @@ def test_an_answered_call_is_counted_for_the_principal_that_its_dispatch_names()
     assert (entry.request.scope_ids[ScopeKind.PRINCIPAL], entry.charged.nusd) == ("desk-a", 5)
 
 
-def test_what_a_late_answer_has_cost_counts_and_not_what_its_lease_was_charged() -> None:
+def test_answer_replaces_expired_lease_charge() -> None:
     assert booked(silent("k"), answered("k", 5)) == [("default:k:1", "settled", 5)]
 
 
-def test_of_a_lease_and_a_dispatch_the_dearer_counts() -> None:
+def test_dearer_of_lease_and_dispatch_counts() -> None:
     assert booked(silent("k", nusd=70), sent("k", nusd=40)) == [("default:k:1", "in_doubt", 70)]
     assert booked(silent("k", nusd=30), sent("k", nusd=40)) == [("default:k:1", "in_doubt", 40)]
     assert booked(silent("k", state="released"), sent("k")) == [("default:k:1", "in_doubt", 40)]
 
 
-def test_a_call_charged_after_its_lease_counts_whatever_tenant_the_record_was_written_for() -> None:
+def test_event_tenant_does_not_affect_booking() -> None:
     expected = [("default:k:1", "in_doubt", 70)]
 
     assert booked(silent("k", tenant_id="platform")) == expected
     assert booked(sent("k", nusd=70, tenant_id="platform")) == expected
 
 
-def test_a_dispatch_that_was_taken_back_counts_nothing() -> None:
+def test_withdrawn_dispatch_is_not_booked() -> None:
     noted = sent("k", id="d-1")
 
     assert booked(noted, taken_back(noted)) == []
     assert booked(noted, taken_back(noted), silent("k")) == [("default:k:1", "in_doubt", 70)]
 
 
-def test_a_dispatch_after_one_that_was_taken_back_counts() -> None:
+def test_dispatch_after_withdrawn_dispatch_counts() -> None:
     first, second = sent("k", id="d-1"), sent("k", id="d-2")
 
     assert booked(first, taken_back(first), second) == [("default:k:1", "in_doubt", 40)]
 
 
-def test_the_end_of_a_dispatch_that_was_taken_back_is_none_of_a_lost_one() -> None:
+def test_withdrawn_dispatch_result_spares_lost_dispatch() -> None:
     first, second = sent("k", id="d-1"), sent("k", id="d-2")
     refused = unconnected("k")
 
@@ -169,7 +169,7 @@ def test_the_end_of_a_dispatch_that_was_taken_back_is_none_of_a_lost_one() -> No
     assert booked(first, taken_back(first), refused) == [("default:k:1", "settled", 0)]
 
 
-def test_of_what_costs_no_money_the_most_tokens_count() -> None:
+def test_free_calls_count_most_tokens() -> None:
     few, many = sent("k", id="d-1", nusd=0, tokens=5), sent("k", id="d-2", nusd=0, tokens=90)
     ended = answered("k", 0, input_tokens=1, output_tokens=0, reading=READING)
 
@@ -181,11 +181,11 @@ def test_of_what_costs_no_money_the_most_tokens_count() -> None:
     assert entry.charged == Amount(0, 91, 2)
 
 
-def test_of_two_records_of_one_lease_the_dearer_counts() -> None:
+def test_dearer_of_two_lease_records_counts() -> None:
     assert booked(silent("k", nusd=70), silent("k", nusd=30)) == [("default:k:1", "in_doubt", 70)]
 
 
-def test_the_window_of_a_call_does_not_depend_on_which_log_is_read_first() -> None:
+def test_window_is_independent_of_log_order() -> None:
     later = START + timedelta(days=1)
     booked(sent("k", id="d-1"), sent("k", id="d-2", at=later))
     first, second = sent("k", id="d-1"), sent("k", id="d-2", at=later)
@@ -197,12 +197,12 @@ def test_the_window_of_a_call_does_not_depend_on_which_log_is_read_first() -> No
     assert entry.request.at == later
 
 
-def test_a_kind_that_is_not_known_is_refused_whatever_tenant_it_was_written_for() -> None:
+def test_unknown_event_kind_is_refused() -> None:
     with pytest.raises(UnknownKindError):
         LedgerRebuild("default", "live").read(event("attempt.moved", tenant_id="platform"))
 
 
-def test_a_refusal_after_a_lost_call_takes_nothing_of_it_back() -> None:
+def test_refusal_does_not_withdraw_lost_call() -> None:
     noted = sent("k", causation_id="e-k")
     refused = interaction(
         envelope=envelope(idempotency_key="k", envelope_id="e-k"), dispatched_at=None, cost_nusd=0
@@ -211,7 +211,7 @@ def test_a_refusal_after_a_lost_call_takes_nothing_of_it_back() -> None:
     assert booked(noted, refused) == [("default:k:1", "in_doubt", 40)]
 
 
-def test_each_time_that_a_call_was_sent_and_not_answered_counts() -> None:
+def test_every_unanswered_dispatch_counts() -> None:
     noted = [sent("k", id=f"d-{n}", nusd=40 + n) for n in range(3)]
 
     assert booked(*noted) == [("default:k:1", "in_doubt", 123)]
@@ -219,19 +219,19 @@ def test_each_time_that_a_call_was_sent_and_not_answered_counts() -> None:
     assert booked(noted[0], answered("k", 5)) == [("default:k:1", "settled", 5)]
 
 
-def test_a_connection_that_was_refused_takes_nothing_of_an_answer_back() -> None:
+def test_refused_connection_keeps_earlier_answer() -> None:
     refused = unconnected("k")
 
     assert booked(answered("k", 70), refused) == [("default:k:1", "settled", 70)]
 
 
-def test_a_call_that_two_envelopes_have_made_counts_twice() -> None:
+def test_call_by_two_envelopes_counts_twice() -> None:
     twice = [answered("k", 7, envelope_id=f"e-{n}", reservation_id="default:k:1") for n in range(2)]
 
     assert booked(*twice) == [("default:k:1", "settled", 14)]
 
 
-def test_attempts_that_were_sent_and_have_no_end_are_lost() -> None:
+def test_dispatched_attempt_without_end_is_lost() -> None:
     noted = sent("k", id="d-1", time=START)
     reading = LedgerRebuild("default", "live")
     for record in (noted, sent("k", id="d-2"), sent("done"), answered("done", 5), silent("only a lease")):
@@ -240,7 +240,7 @@ def test_attempts_that_were_sent_and_have_no_end_are_lost() -> None:
     assert reading.lost() == {"default:k:1": LostAttempt("default:k:1", Amount(80, 0, 2), START)}
 
 
-def test_a_late_answer_is_charged_in_the_place_of_what_was_in_doubt() -> None:
+def test_late_answer_replaces_in_doubt_charge() -> None:
     noted = sent("k", nusd=40)
 
     assert booked(noted) == [("default:k:1", "in_doubt", 40)]
@@ -250,13 +250,13 @@ def test_a_late_answer_is_charged_in_the_place_of_what_was_in_doubt() -> None:
     ]
 
 
-def test_a_late_answer_takes_nothing_from_what_is_known_for_sure() -> None:
+def test_late_answer_keeps_confirmed_charge() -> None:
     noted = sent("k", nusd=40)
 
     assert booked(noted, answered("k", 30), late(noted, 25)) == [("default:k:1", "settled", 30)]
 
 
-def test_of_several_in_doubt_a_late_answer_corrects_the_cheapest() -> None:
+def test_late_answer_corrects_cheapest_doubt() -> None:
     first, second = sent("k", nusd=40), sent("k", nusd=60)
 
     assert booked(first, second, late(first, 25)) == [("default:k:1", "in_doubt", 85)]

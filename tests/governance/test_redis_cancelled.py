@@ -55,7 +55,7 @@ async def asked(url: str) -> AsyncGenerator[dict[str, Asking]]:
     "name",
     ["ledger", "ledger, page by page", "limiter", "orders", "an order", "tidings", "a tiding"],
 )
-async def test_who_is_cancelled_is_cancelled(name: str, redis_url: str) -> None:
+async def test_cancellation_is_never_swallowed(name: str, redis_url: str) -> None:
     async def take(step: Asking) -> None:
         await step()
 
@@ -100,7 +100,7 @@ class Held:
         writer.close()
 
 
-async def test_what_a_cancelled_caller_asks_next_is_not_taken_before_it(redis_url: str) -> None:
+async def test_next_request_waits_for_cancelled_request(redis_url: str) -> None:
     relay = Held(int(redis_url.rsplit(":", 1)[1].split("/", maxsplit=1)[0]))
     async with await asyncio.start_server(relay.serve, "127.0.0.1") as server:
         port = server.sockets[0].getsockname()[1]

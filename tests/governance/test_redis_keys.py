@@ -32,11 +32,11 @@ names = st.lists(
 ).map("".join)
 
 
-def test_a_tenant_is_its_own_hash_tag() -> None:
+def test_tenant_is_a_hash_tag() -> None:
     assert tag("agentic", "acme") == "agentic:{acme}"
 
 
-def test_tenants_have_tags_of_their_own_whatever_they_are_called() -> None:
+def test_tenant_tags_are_unique() -> None:
     names = ["", "%", "%25", "{", "}", "{}", "a}b", "a{b", "%7B", "acme"]
 
     tags = [tag("agentic", name) for name in names]
@@ -45,13 +45,13 @@ def test_tenants_have_tags_of_their_own_whatever_they_are_called() -> None:
     assert all(one.count("{") == one.count("}") == 1 and "{}" not in one for one in tags)
 
 
-def test_a_namespace_with_a_brace_is_refused() -> None:
+def test_invalid_namespace_is_rejected() -> None:
     for namespace in ("", "a{b", "a}b"):
         with pytest.raises(ValueError, match="non-empty text without braces"):
             tag(namespace, "acme")
 
 
-def test_all_keys_of_a_ledger_carry_the_tag() -> None:
+def test_ledger_keys_carry_tenant_tag() -> None:
     keys = LedgerKeys.of("agentic", "acme")
 
     for key in (*keys.shared, keys.queue, keys.counters, *keys.with_calls(["acme:key:1"])):
@@ -76,7 +76,7 @@ def keys_of(tenant: str, key: str, model: str) -> list[str]:
 
 @given(first=st.tuples(names, names, names), second=st.tuples(names, names, names))
 @example(first=("local/a", "a", "a"), second=("local%2Fa", "a:1", "a:ledger"))
-def test_no_name_that_a_caller_chooses_makes_a_key_of_another_thing(
+def test_caller_names_never_collide_in_keys(
     first: tuple[str, str, str], second: tuple[str, str, str]
 ) -> None:
     """Whatever tenants, calls and models are called, in whatever namespaces on one server."""
@@ -91,7 +91,7 @@ def test_no_name_that_a_caller_chooses_makes_a_key_of_another_thing(
 
 
 @given(tenant=names, key=names)
-def test_every_key_of_a_namespace_begins_with_its_name_and_a_brace(tenant: str, key: str) -> None:
+def test_keys_start_with_namespace_and_brace(tenant: str, key: str) -> None:
     """So that what begins so can be left to it, by other programs and by access lists."""
     for number, namespace in enumerate(NAMESPACES):
         ours = keys_of(tenant, key, "m")

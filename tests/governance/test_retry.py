@@ -29,7 +29,7 @@ def wait(failure: Failed = OVERLOADED, **changes: Any) -> float | None:
     return wait_before_retry(failure, **fields)
 
 
-def test_the_wait_doubles_from_one_second_to_thirty() -> None:
+def test_backoff_doubles_up_to_maximum() -> None:
     policy = RetryPolicy(max_retries=20)
 
     waits = [wait(policy=policy, attempt=attempt) for attempt in range(1, 9)]
@@ -37,7 +37,7 @@ def test_the_wait_doubles_from_one_second_to_thirty() -> None:
     assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
 
 
-def test_jitter_takes_between_half_and_the_whole_of_it() -> None:
+def test_jitter_halves_wait_at_most() -> None:
     assert (wait(jitter=0.0), wait(jitter=0.5), wait(jitter=0.999)) == (0.5, 0.75, pytest.approx(0.9995))
 
 
@@ -45,22 +45,22 @@ def test_equal_jitter_gives_equal_waits() -> None:
     assert wait(jitter=0.3) == wait(jitter=0.3)
 
 
-def test_so_many_retries_and_no_more() -> None:
+def test_retries_end_at_the_limit() -> None:
     assert [wait(attempt=attempt) is None for attempt in (1, 2, 3, 4)] == [False, False, False, True]
     assert wait(policy=RetryPolicy(max_retries=0)) is None
 
 
 @pytest.mark.parametrize("kind", sorted(set(FailureKind) - set(RETRYABLE)))
-def test_what_will_fail_again_is_not_tried_again(kind: FailureKind) -> None:
+def test_permanent_failure_is_not_retried(kind: FailureKind) -> None:
     assert wait(Failed(kind, sent=False)) is None
 
 
 @pytest.mark.parametrize("kind", RETRYABLE)
-def test_what_may_pass_is_tried_again(kind: FailureKind) -> None:
+def test_transient_failure_is_retried(kind: FailureKind) -> None:
     assert wait(Failed(kind, sent=True)) is not None
 
 
-def test_an_envelope_may_allow_fewer_kinds_but_not_more() -> None:
+def test_envelope_may_only_narrow_retryable_kinds() -> None:
     policy = RetryPolicy(retryable=(FailureKind.TIMEOUT, FailureKind.BILLING))
 
     assert wait(Failed(FailureKind.TIMEOUT, sent=True), policy=policy) is not None
@@ -79,31 +79,29 @@ def test_an_envelope_may_allow_fewer_kinds_but_not_more() -> None:
         (FailureKind.TIMEOUT, False, False),
     ],
 )
-def test_execution_asks_again_only_for_what_surely_never_left(
-    kind: FailureKind, *, sent: bool, again: bool
-) -> None:
+def test_execution_retries_only_unsent_calls(kind: FailureKind, *, sent: bool, again: bool) -> None:
     waited = wait(Failed(kind, sent=sent), workflow=EnvelopeWorkflow.EXECUTION)
 
     assert (waited is not None) is again
 
 
-def test_the_wait_is_never_shorter_than_the_provider_asked_for() -> None:
+def test_wait_is_at_least_retry_after() -> None:
     limited = Failed(FailureKind.RATE_LIMIT, sent=False, retry_after_s=7.5)
 
     assert wait(limited) == 7.5
     assert wait(limited, attempt=3, policy=RetryPolicy(base_s=10.0), jitter=0.5) == 22.5
 
 
-def test_a_retry_after_in_the_past_is_no_wait_of_its_own() -> None:
+def test_negative_retry_after_is_ignored() -> None:
     assert wait(Failed(FailureKind.RATE_LIMIT, sent=False, retry_after_s=-3.0)) == 0.5
 
 
 @pytest.mark.parametrize("asked", [LONGEST_WAIT_S + 1, 4_294_967.0, float("inf"), float("nan")])
-def test_a_provider_that_asks_for_a_day_is_not_waited_for(asked: float) -> None:
+def test_excessive_retry_after_is_not_retried(asked: float) -> None:
     assert wait(Failed(FailureKind.RATE_LIMIT, sent=False, retry_after_s=asked)) is None
 
 
-def test_nothing_is_tried_again_at_or_after_the_deadline() -> None:
+def test_no_retry_at_or_after_deadline() -> None:
     limited = Failed(FailureKind.RATE_LIMIT, sent=False, retry_after_s=10.0)
 
     assert wait(limited, deadline=NOW + timedelta(seconds=10)) is None

@@ -80,7 +80,7 @@ class Case:
         return await self.ledger.state_of(admission.reservation_id), counter.spent.nusd
 
 
-async def test_an_answered_call_is_charged_what_it_used() -> None:
+async def test_answered_call_is_charged_for_usage() -> None:
     case = Case()
     admission = await case.admit()
 
@@ -107,7 +107,7 @@ async def left_with(case: Case, sent: SentCall, error: BaseException | None) -> 
         (RuntimeError("a bug"), ReservationState.IN_DOUBT, MOST_NUSD),
     ],
 )
-async def test_a_call_that_fails_is_charged_unless_it_surely_was_not_sent(
+async def test_failed_call_is_charged_unless_unsent(
     error: Exception, state: ReservationState, nusd: int
 ) -> None:
     case = Case()
@@ -132,7 +132,7 @@ async def test_a_call_that_fails_is_charged_unless_it_surely_was_not_sent(
     ],
     ids=["metered", "unmetered", "unmetered and billed"],
 )
-async def test_answer_without_a_usage_is_charged_at_its_reservation(
+async def test_answer_without_usage_costs_reservation(
     usage: Usage, tokens: int | None, nusd: int, unpriced: str
 ) -> None:
     case = Case()
@@ -146,7 +146,7 @@ async def test_answer_without_a_usage_is_charged_at_its_reservation(
     assert counter.spent.tokens == (admission.amount.tokens if tokens is None else tokens)
 
 
-async def test_a_usage_that_no_call_can_have_is_in_doubt() -> None:
+async def test_impossible_usage_is_in_doubt() -> None:
     case = Case()
     admission = await case.admit()
 
@@ -160,7 +160,7 @@ async def test_a_usage_that_no_call_can_have_is_in_doubt() -> None:
     assert await case.charged(admission) == (ReservationState.IN_DOUBT, MOST_NUSD)
 
 
-async def test_a_call_that_is_left_without_an_answer_is_in_doubt() -> None:
+async def test_call_without_answer_is_in_doubt() -> None:
     case = Case()
     admission = await case.admit()
 
@@ -176,7 +176,7 @@ async def never(sent: SentCall, started: asyncio.Event) -> None:
         await asyncio.Event().wait()
 
 
-async def test_an_answer_that_takes_too_long_is_in_doubt() -> None:
+async def test_answer_timeout_is_in_doubt() -> None:
     case = Case()
     admission = await case.admit()
     sent = case.sent(admission, patience_s=0.01)
@@ -188,7 +188,7 @@ async def test_an_answer_that_takes_too_long_is_in_doubt() -> None:
     assert await case.charged(admission) == (ReservationState.IN_DOUBT, MOST_NUSD)
 
 
-async def test_a_halt_ends_a_call_that_is_then_in_doubt() -> None:
+async def test_halt_leaves_running_call_in_doubt() -> None:
     case = Case()
     admission = await case.admit()
     started = asyncio.Event()
@@ -206,7 +206,7 @@ async def test_a_halt_ends_a_call_that_is_then_in_doubt() -> None:
     assert await case.charged(admission) == (ReservationState.IN_DOUBT, MOST_NUSD)
 
 
-async def test_a_call_that_was_halted_since_its_admission_is_not_sent_and_costs_nothing() -> None:
+async def test_call_halted_before_sending_is_free() -> None:
     case = Case()
     admission = await case.admit()
     case.halt()
@@ -222,7 +222,7 @@ async def test_a_call_that_was_halted_since_its_admission_is_not_sent_and_costs_
 
 
 @pytest.mark.parametrize("late", ["time is over", "halted"])
-async def test_an_answer_that_is_there_is_charged_though_time_is_over_or_it_is_halted(late: str) -> None:
+async def test_arrived_answer_is_charged_despite_interruption(late: str) -> None:
     class Late(SlowLedger):
         async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
             if late == "halted":
@@ -242,9 +242,7 @@ async def test_an_answer_that_is_there_is_charged_though_time_is_over_or_it_is_h
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("steps", range(1, 9))
 @pytest.mark.parametrize("error", [None, REFUSED, LOST], ids=["answered", "refused", "lost"])
-async def test_a_call_is_ended_once_and_cancelled_whenever_that_comes(
-    error: ProviderError | None, steps: int, times: int
-) -> None:
+async def test_cancelled_call_ends_exactly_once(error: ProviderError | None, steps: int, times: int) -> None:
     case = Case()
     admission = await case.admit()
     sent = case.sent(admission)
@@ -280,7 +278,7 @@ async def test_a_call_is_ended_once_and_cancelled_whenever_that_comes(
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_of_two_runs_one_sends_and_the_other_leaves_the_reservation_alone() -> None:
+async def test_second_run_leaves_reservation_alone() -> None:
     case = Case()
     admission = await case.admit()
 
@@ -295,7 +293,7 @@ async def test_of_two_runs_one_sends_and_the_other_leaves_the_reservation_alone(
 
 
 @pytest.mark.parametrize("away", [("dispatch",), ("dispatch", "release")])
-async def test_a_call_that_cannot_be_noted_is_not_sent(away: tuple[str, ...]) -> None:
+async def test_unrecorded_dispatch_is_not_sent(away: tuple[str, ...]) -> None:
     ledger = SlowLedger([tenant(10**12)])
     case = Case(ledger)
     admission = await case.admit()
@@ -309,7 +307,7 @@ async def test_a_call_that_cannot_be_noted_is_not_sent(away: tuple[str, ...]) ->
     assert (await case.limiter.status(LANE)).in_flight == 0
 
 
-async def test_a_charge_that_the_ledger_cannot_take_is_raised_and_not_a_charge() -> None:
+async def test_failed_charge_raises_without_charging() -> None:
     ledger = SlowLedger([tenant(10**12)])
     case = Case(ledger)
     sent = case.sent(await case.admit())
@@ -321,7 +319,7 @@ async def test_a_charge_that_the_ledger_cannot_take_is_raised_and_not_a_charge()
     assert (sent.is_dispatched, sent.is_charged, sent.charge) == (True, False, Charge(0))
 
 
-async def test_an_answer_that_the_ledger_cannot_settle_is_in_doubt() -> None:
+async def test_failed_settlement_ends_in_doubt() -> None:
     ledger = SlowLedger([tenant(10**12)])
     case = Case(ledger)
     admission = await case.admit()

@@ -24,7 +24,7 @@ from tests.governance.asking import AT, ask, reserved, spend, tenant
 from tests.governance.reporting import full
 
 
-async def test_a_counter_is_told_with_what_is_spent_held_and_in_doubt() -> None:
+async def test_counter_status_includes_all_amounts() -> None:
     ledger = MemoryLedger([tenant(1000)])
     await spend(ledger, ask(100, tokens=7), 60)
     doubtful = await reserved(ledger, ask(50))
@@ -40,7 +40,7 @@ async def test_a_counter_is_told_with_what_is_spent_held_and_in_doubt() -> None:
     assert (told.nusd_per_hour, told.exhausted_at) == (None, None)
 
 
-async def test_only_counters_with_a_ceiling_are_told() -> None:
+async def test_only_limited_counters_are_reported() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.AGENT, "agent-2", Window.DAY, calls=5)])
     await spend(ledger, ask(1))
     await spend(ledger, ask(1, agent="agent-2"))
@@ -50,7 +50,7 @@ async def test_only_counters_with_a_ceiling_are_told() -> None:
     assert [(one.id, one.most) for one in told] == [("agent-2", (None, None, 5))]
 
 
-async def test_a_counter_is_told_with_where_it_leads() -> None:
+async def test_counter_status_includes_forecast() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=1000), tenant(10**9)])
     meter = BurnRateMeter(Windows())
     meter.look(await ledger.balances("acme"), AT)
@@ -69,7 +69,7 @@ async def test_a_counter_is_told_with_where_it_leads() -> None:
     assert later < ends < later + timedelta(hours=2)
 
 
-def test_who_waits_is_told_with_what_is_lacking() -> None:
+def test_queued_status_includes_missing_amount() -> None:
     held = Blocked(ScopeKind.TENANT, "acme", Window.DAY, "nano-USD", 70, 40)
 
     told = parked([QueuedReservation("acme:k:1", held, 5, NOW)])
@@ -88,7 +88,7 @@ def test_who_waits_is_told_with_what_is_lacking() -> None:
     )
 
 
-def test_refused_calls_are_told_to_their_own_tenant() -> None:
+def test_refusals_are_reported_per_tenant() -> None:
     why = FailureReason(category=FailureKind.NOT_ALLOWED, description="not you")
     mine = envelope(tenant_id="acme", envelope_id="e-1", agent_id="", agent_type="analyst")
     calls = [DeniedCall(NOW, mine, why), DeniedCall(NOW, envelope(tenant_id="zenith"), why)]
@@ -105,7 +105,7 @@ def test_refused_calls_are_told_to_their_own_tenant() -> None:
     )
 
 
-async def test_counts_of_calls_in_doubt_leave_out_those_that_were_corrected() -> None:
+async def test_corrected_doubts_are_not_counted() -> None:
     ledger = MemoryLedger([tenant(1000)])
     doubtful = [await reserved(ledger, ask(100)) for _ in range(2)]
     for id_ in doubtful:
@@ -122,5 +122,5 @@ async def test_counts_of_calls_in_doubt_leave_out_those_that_were_corrected() ->
     assert call_counts(LedgerStatistics(), admitted=0, refused=0) == CallCounts()
 
 
-def test_a_status_is_the_same_after_the_wire() -> None:
+def test_budget_status_round_trips() -> None:
     assert BudgetStatus.model_validate_json(full().model_dump_json()) == full()

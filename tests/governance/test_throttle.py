@@ -71,7 +71,7 @@ class Case:
         return found.held.nusd
 
 
-async def test_who_would_be_too_fast_waits_and_holds_no_money() -> None:
+async def test_throttled_call_holds_no_money() -> None:
     case = Case(RateLimits(concurrent=1))
     first = await admitted(case.gate, case.request())
 
@@ -82,7 +82,7 @@ async def test_who_would_be_too_fast_waits_and_holds_no_money() -> None:
     assert await case.held_nusd() == first.amount.nusd
 
 
-async def test_who_has_waited_is_let_in_when_there_is_room() -> None:
+async def test_waiting_call_enters_when_slot_frees() -> None:
     case = Case(RateLimits(concurrent=1))
     first = await admitted(case.gate, case.request())
     waiting = case.request()
@@ -97,7 +97,7 @@ async def test_who_has_waited_is_let_in_when_there_is_room() -> None:
 
 
 @pytest.mark.parametrize("way_out", ["settled", "unsent", "in doubt", "released"])
-async def test_every_way_out_gives_the_place_back(way_out: str) -> None:
+async def test_every_outcome_returns_the_permit(way_out: str) -> None:
     case = Case(RateLimits(concurrent=1))
     admission = await admitted(case.gate, case.request())
     if way_out != "released":
@@ -116,7 +116,7 @@ async def test_every_way_out_gives_the_place_back(way_out: str) -> None:
     assert (await case.limiter.status(LANE)).in_flight == 0
 
 
-async def test_a_provider_that_keeps_failing_is_not_asked_any_more() -> None:
+async def test_failing_provider_opens_the_circuit() -> None:
     case = Case()
     await case.failing(10)
 
@@ -128,7 +128,7 @@ async def test_a_provider_that_keeps_failing_is_not_asked_any_more() -> None:
     assert await case.held_nusd() == 0
 
 
-async def test_refused_requests_and_cancelled_calls_say_nothing_of_the_provider() -> None:
+async def test_refusals_and_cancellations_keep_circuit_closed() -> None:
     case = Case()
     for failure in (
         None,
@@ -146,9 +146,7 @@ async def test_refused_requests_and_cancelled_calls_say_nothing_of_the_provider(
 @pytest.mark.parametrize(
     ("patience_s", "state"), [(0.001, CircuitState.CLOSED), (FAIR_PATIENCE_S, CircuitState.OPEN)]
 )
-async def test_a_callers_short_time_limit_opens_nobodys_circuit(
-    patience_s: float, state: CircuitState
-) -> None:
+async def test_short_caller_timeout_opens_no_circuit(patience_s: float, state: CircuitState) -> None:
     case = Case()
     for _ in range(20):
         asked = case.request()
@@ -163,7 +161,7 @@ async def test_a_callers_short_time_limit_opens_nobodys_circuit(
     assert (await case.limiter.status(LANE)).breaker is state
 
 
-async def test_a_pause_that_one_call_was_asked_for_holds_for_all() -> None:
+async def test_provider_cooldown_affects_all_calls() -> None:
     case = Case()
     admission = await admitted(case.gate, case.request())
     await case.gate.lifecycle.dispatch(admission)
@@ -177,7 +175,7 @@ async def test_a_pause_that_one_call_was_asked_for_holds_for_all() -> None:
     assert (answer.held.reason, answer.held.retry_after_s) == ("cooldown", 7.0)
 
 
-async def test_retries_end_with_their_budget_and_first_tries_do_not() -> None:
+async def test_retry_budget_limits_only_retries() -> None:
     case = Case(retries=RetryBudget(share=0.1, least=2))
     for _ in range(2):
         assert isinstance(await case.gate.admit(case.request(), is_retry=True), Admitted)
@@ -194,7 +192,7 @@ class Away(MemoryLimiter):
         raise LimiterUnavailableError("connection refused")
 
 
-async def test_calls_go_on_without_a_limiter_that_is_away() -> None:
+async def test_calls_continue_without_the_limiter() -> None:
     ledger = MemoryLedger([tenant(PLENTY)])
     clock = SimClock(NOW)
     through = gate(ledger, throttle=Throttle(Away(), clock))
@@ -213,7 +211,7 @@ class Endless(MemoryLimiter):
         raise AssertionError(request)
 
 
-async def test_who_is_cancelled_on_the_way_into_the_traffic_holds_no_money() -> None:
+async def test_cancelled_acquire_holds_no_money() -> None:
     ledger = MemoryLedger([tenant(PLENTY)])
     through = gate(ledger, throttle=Throttle(Endless(), SimClock(NOW)))
 

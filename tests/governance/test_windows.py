@@ -67,7 +67,7 @@ def around(zone: str, window: Window, moment: datetime) -> list[str]:
         ("Africa/Cairo", "2026-04-23T22:00:00", "2026-04-23", "2026-04-24"),  # a day without a midnight
     ],
 )
-def test_a_day_begins_at_local_midnight(zone: str, begins: str, before: str, after: str) -> None:
+def test_day_begins_at_local_midnight(zone: str, begins: str, before: str, after: str) -> None:
     assert around(zone, Window.DAY, utc(begins)) == [before, before, after, after]
 
 
@@ -97,7 +97,7 @@ def test_a_day_begins_at_local_midnight(zone: str, begins: str, before: str, aft
         ("Australia/Lord_Howe", "2026-10-31T13:00:00", "2026-10", "2026-11"),
     ],
 )
-def test_a_month_begins_at_local_midnight(zone: str, begins: str, before: str, after: str) -> None:
+def test_month_begins_at_local_midnight(zone: str, begins: str, before: str, after: str) -> None:
     assert around(zone, Window.MONTH, utc(begins)) == [before, before, after, after]
 
 
@@ -114,7 +114,7 @@ def test_a_month_begins_at_local_midnight(zone: str, begins: str, before: str, a
         ("Australia/Lord_Howe", "2026-10-03T20:00:00", 23.5),
     ],
 )
-def test_a_day_is_as_long_as_its_clocks_say(zone: str, within: str, hours: float) -> None:
+def test_day_length_follows_clock_changes(zone: str, within: str, hours: float) -> None:
     end = Windows(ZoneInfo(zone)).at(utc(within))[Window.DAY].over_by
     assert end is not None
     begin = end - timedelta(hours=hours)
@@ -134,9 +134,7 @@ def test_a_day_is_as_long_as_its_clocks_say(zone: str, within: str, hours: float
         ("Australia/Lord_Howe", "2026-04-04T14:59:59.999", "2026-04-05T01:59+1100", ["2026-04-05T01+1100", "2026-04-05T01+1030"]),
     ],
 )  # fmt: skip
-def test_minutes_and_hours_that_come_twice_have_two_ids(
-    zone: str, twice: str, minutes: str, hours: list[str]
-) -> None:
+def test_repeated_minute_and_hour_ids_differ(zone: str, twice: str, minutes: str, hours: list[str]) -> None:
     last = utc(twice)
 
     assert id_at(zone, Window.MINUTE, last) == minutes
@@ -144,7 +142,7 @@ def test_minutes_and_hours_that_come_twice_have_two_ids(
     assert id_at(zone, Window.MINUTE, last) != id_at(zone, Window.MINUTE, last + MILLI)
 
 
-def test_an_hour_that_comes_twice_is_two_hours() -> None:
+def test_repeated_hour_is_two_windows() -> None:
     first, second = utc("2026-11-01T05:30:00"), utc("2026-11-01T06:30:00")
 
     hours = [id_at("America/New_York", Window.HOUR, moment) for moment in (first, second)]
@@ -152,17 +150,17 @@ def test_an_hour_that_comes_twice_is_two_hours() -> None:
     assert hours == ["2026-11-01T01-0400", "2026-11-01T01-0500"]
 
 
-def test_an_hour_that_is_skipped_is_no_hour() -> None:
+def test_skipped_hour_has_no_window() -> None:
     assert id_at("America/New_York", Window.HOUR, utc("2026-03-08T06:59:59")) == "2026-03-08T01-0500"
     assert id_at("America/New_York", Window.HOUR, utc("2026-03-08T07:00:00")) == "2026-03-08T03-0400"
 
 
-def test_hours_of_a_zone_half_an_hour_off_begin_at_its_own_full_hour() -> None:
+def test_half_hour_zone_uses_local_hours() -> None:
     assert id_at("Asia/Kolkata", Window.HOUR, utc("2026-01-02T00:29:59")) == "2026-01-02T05+0530"
     assert id_at("Asia/Kolkata", Window.HOUR, utc("2026-01-02T00:30:00")) == "2026-01-02T06+0530"
 
 
-def test_minutes_and_for_ever() -> None:
+def test_minute_window_changes_total_never_ends() -> None:
     windows = Windows()
 
     assert windows.at(utc("2026-01-02T03:04:59.999999"))[Window.MINUTE].id == "2026-01-02T03:04+0000"
@@ -171,7 +169,7 @@ def test_minutes_and_for_ever() -> None:
     assert windows.at(utc("2026-01-02T03:05:00"))[Window.NONE].over_by is None
 
 
-def test_within_a_minute_the_answer_is_the_same_object() -> None:
+def test_windows_are_cached_within_a_minute() -> None:
     windows = Windows(ZoneInfo("Asia/Tokyo"))
     moment = utc("2026-01-02T03:04:05")
 
@@ -179,7 +177,7 @@ def test_within_a_minute_the_answer_is_the_same_object() -> None:
     assert windows.at(moment) is not windows.at(moment + timedelta(seconds=55))
 
 
-def test_a_moment_without_a_zone_is_refused() -> None:
+def test_naive_timestamp_is_rejected() -> None:
     with pytest.raises(ValueError, match="no time zone"):
         Windows().at(datetime(2026, 1, 2))  # noqa: DTZ001 - that is the point
 
@@ -188,9 +186,7 @@ moments = st.datetimes(datetime(2015, 1, 1), datetime(2035, 1, 1), timezones=st.
 
 
 @given(st.sampled_from(ZONES), moments, st.sampled_from([w for w in Window if w is not Window.NONE]))
-def test_a_window_is_over_when_it_says_and_never_comes_back(
-    zone: str, moment: datetime, window: Window
-) -> None:
+def test_window_id_changes_at_stated_end(zone: str, moment: datetime, window: Window) -> None:
     span = Windows(ZoneInfo(zone)).at(moment)[window]
 
     assert span.over_by is not None
@@ -199,7 +195,7 @@ def test_a_window_is_over_when_it_says_and_never_comes_back(
 
 
 @given(st.sampled_from(ZONES), moments, st.sampled_from([w for w in Window if w is not Window.NONE]))
-def test_a_window_is_found_by_its_id(zone: str, moment: datetime, window: Window) -> None:
+def test_window_start_is_found_by_id(zone: str, moment: datetime, window: Window) -> None:
     windows = Windows(ZoneInfo(zone))
     ids = {one: span.id for one, span in windows.at(moment).items()}
 
@@ -212,7 +208,7 @@ def test_a_window_is_found_by_its_id(zone: str, moment: datetime, window: Window
 
 
 @given(st.sampled_from(ZONES), moments, st.sampled_from([Window.DAY, Window.MONTH]))
-def test_a_day_and_a_month_last_until_their_end(zone: str, moment: datetime, window: Window) -> None:
+def test_day_and_month_last_until_end(zone: str, moment: datetime, window: Window) -> None:
     span = Windows(ZoneInfo(zone)).at(moment)[window]
 
     assert span.over_by is not None

@@ -70,20 +70,20 @@ def parsed(name: str) -> dict[str, Any]:
     return options_of(SERVICES[name]["command"])
 
 
-def test_the_parts_of_a_fleet_are_there() -> None:
+def test_compose_file_defines_all_services() -> None:
     assert set(SERVICES) == {"kafka", "redis", "topics", "worker-1", "worker-2", "archiver", "prometheus"}
     assert OURS == ["archiver", "topics", "worker-1", "worker-2"]
 
 
 @pytest.mark.parametrize("name", sorted(set(SERVICES) - set(OURS)))
-def test_an_image_is_pinned_to_a_full_version(name: str) -> None:
+def test_images_are_pinned_to_full_version(name: str) -> None:
     _, _, tag = SERVICES[name]["image"].rpartition(":")
 
     assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag)
 
 
 @pytest.mark.parametrize("name", sorted(set(SERVICES) - {"topics", "archiver"}))
-def test_a_service_says_when_it_is_healthy(name: str) -> None:
+def test_services_have_a_healthcheck(name: str) -> None:
     check = SERVICES[name]["healthcheck"]
 
     assert check["test"][0] in {"CMD", "CMD-SHELL"}
@@ -91,33 +91,33 @@ def test_a_service_says_when_it_is_healthy(name: str) -> None:
 
 
 @every_service
-def test_a_port_is_bound_to_loopback_only(name: str) -> None:
+def test_ports_are_bound_to_loopback(name: str) -> None:
     ports = SERVICES[name].get("ports", [])
 
     assert all(port.startswith("127.0.0.1:") for port in ports)
     assert bool(ports) is (name not in {"topics", "archiver"})
 
 
-def test_no_port_of_the_host_is_given_away_twice() -> None:
+def test_host_ports_are_unique() -> None:
     ports = [port.rsplit(":", 1)[0] for service in SERVICES.values() for port in service.get("ports", ())]
 
     assert len(ports) == len(set(ports))
 
 
 @every_service
-def test_every_mounted_path_exists_and_every_volume_is_declared(name: str) -> None:
+def test_mounted_paths_and_volumes_exist(name: str) -> None:
     for source, _ in mounts(name):
         assert (ROOT / source).exists() if source.startswith("./") else source in COMPOSE["volumes"]
 
 
-def test_every_volume_is_of_one_service() -> None:
+def test_volumes_are_not_shared() -> None:
     named = [source for name in SERVICES for source, _ in mounts(name) if not source.startswith("./")]
 
     assert sorted(named) == sorted(COMPOSE["volumes"])
 
 
 @every_service
-def test_what_a_service_waits_for_can_come_true(name: str) -> None:
+def test_dependency_conditions_can_be_met(name: str) -> None:
     for other, awaited in SERVICES[name].get("depends_on", {}).items():
         if awaited["condition"] == "service_healthy":
             assert "healthcheck" in SERVICES[other]
@@ -128,7 +128,7 @@ def test_what_a_service_waits_for_can_come_true(name: str) -> None:
             )
 
 
-def test_what_is_no_command_or_option_is_refused() -> None:
+def test_unknown_command_or_option_is_refused() -> None:
     for words in (
         ["wrker"],
         ["topics", "make"],
@@ -144,7 +144,7 @@ def test_what_is_no_command_or_option_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_command_is_one_of_the_program_and_names_files_that_are_there(name: str) -> None:
+def test_service_commands_and_files_exist(name: str) -> None:
     given = parsed(name)
 
     if name != "topics":
@@ -155,7 +155,7 @@ def test_a_command_is_one_of_the_program_and_names_files_that_are_there(name: st
     assert SERVICES[name]["init"] is True
 
 
-def test_the_configuration_is_right_and_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fleet_configuration_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AGENTIC_LEDGER_URL", raising=False)
 
     config = load_config(FLEET)
@@ -172,7 +172,7 @@ def test_the_configuration_is_right_and_needs_no_key(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("name", WORKERS)
-def test_a_worker_is_what_its_command_and_the_configuration_say(name: str, tmp_path: Path) -> None:
+def test_worker_command_matches_the_configuration(name: str, tmp_path: Path) -> None:
     given = parsed(name)
     config = worker_config(FLEET, runs=tmp_path, name=given["name"], folder=given["store"])
     port = given["http"].rpartition(":")[2]
@@ -184,13 +184,13 @@ def test_a_worker_is_what_its_command_and_the_configuration_say(name: str, tmp_p
 
 
 @pytest.mark.parametrize("name", WORKERS)
-def test_a_worker_is_not_killed_while_it_ends_in_order(name: str) -> None:
+def test_worker_has_time_to_stop(name: str) -> None:
     grace = int(SERVICES[name]["stop_grace_period"].removesuffix("s"))
 
     assert grace > parsed(name)["drain_s"] + CANCELLED_WITHIN_S + 2 * DRAIN_S
 
 
-def test_the_image_is_made_of_files_that_are_there_and_runs_without_rights() -> None:
+def test_image_copies_existing_files_without_root() -> None:
     copied = [line.split()[1:-1] for line in DOCKERFILE.splitlines() if line.startswith("COPY ")]
     sources = [source for words in copied for source in words if not words[0].startswith("--from")]
     ignored = (ROOT / "infra/Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
@@ -207,7 +207,7 @@ def test_the_image_is_made_of_files_that_are_there_and_runs_without_rights() -> 
 # --- Kafka ------------------------------------------------------------------------------------------------
 
 
-def test_kafka_runs_in_kraft_mode_as_broker_and_controller() -> None:
+def test_kafka_runs_in_kraft_mode() -> None:
     environment = SERVICES["kafka"]["environment"]
     listeners = {part.split("://")[0] for part in environment["KAFKA_LISTENERS"].split(",")}
     protocols = {
@@ -222,19 +222,19 @@ def test_kafka_runs_in_kraft_mode_as_broker_and_controller() -> None:
     assert not [key for key in environment if "ZOOKEEPER" in key]
 
 
-def test_kafka_is_the_one_that_is_tested() -> None:
+def test_kafka_image_has_tested_version() -> None:
     pom = (ROOT / "agentic_trading/services/pom.xml").read_text(encoding="utf-8")
 
     assert f"<kafka.version>{SERVICES['kafka']['image'].rpartition(':')[2]}<" in pom
 
 
-def test_kafka_keeps_its_log_on_the_named_volume() -> None:
+def test_kafka_log_uses_named_volume() -> None:
     properties = settings(ROOT / "infra/kafka/server.properties", "=")
 
     assert ("kafka-data", properties["log.dirs"]) in mounts("kafka")
 
 
-def test_one_kafka_node_asks_for_no_copies_that_it_cannot_make() -> None:
+def test_single_kafka_node_requests_no_replicas() -> None:
     properties = settings(ROOT / "infra/kafka/server.properties", "=")
 
     copies = {
@@ -244,7 +244,7 @@ def test_one_kafka_node_asks_for_no_copies_that_it_cannot_make() -> None:
     assert set(copies.values()) == {"1"}
 
 
-def test_topics_are_made_as_the_bus_plans_them_and_the_server_takes_them() -> None:
+def test_topic_settings_match_bus_and_server() -> None:
     properties = settings(ROOT / "infra/kafka/server.properties", "=")
     given = parsed("topics")
     plans = planned_topics(partitions=given["partitions"], retention_days=given["retention_days"])
@@ -262,7 +262,7 @@ def test_topics_are_made_as_the_bus_plans_them_and_the_server_takes_them() -> No
 # --- Redis ------------------------------------------------------------------------------------------------
 
 
-def test_redis_has_every_write_on_disk_and_evicts_nothing() -> None:
+def test_redis_syncs_writes_and_never_evicts() -> None:
     configuration = settings(ROOT / "infra/redis/redis.conf", None)
 
     assert configuration["appendonly"] == "yes"
@@ -271,7 +271,7 @@ def test_redis_has_every_write_on_disk_and_evicts_nothing() -> None:
     assert configuration["maxmemory-policy"] == "noeviction"
 
 
-def test_redis_reads_the_mounted_file_and_keeps_its_data_on_the_named_volume() -> None:
+def test_redis_uses_mounted_config_and_volume() -> None:
     configuration = settings(ROOT / "infra/redis/redis.conf", None)
 
     assert SERVICES["redis"]["command"][-1] in {target for _, target in mounts("redis")}
@@ -279,5 +279,5 @@ def test_redis_reads_the_mounted_file_and_keeps_its_data_on_the_named_volume() -
 
 
 @pytest.mark.parametrize("file", ["docker-compose.yml", "infra/Dockerfile", "infra/README.md"])
-def test_a_file_says_that_it_is_not_run_here(file: str) -> None:
+def test_files_mention_not_run_here(file: str) -> None:
     assert "not run here" in (ROOT / file).read_text(encoding="utf-8").lower()

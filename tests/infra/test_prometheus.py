@@ -70,9 +70,7 @@ def selectors(expression: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 
 @every_alarm
-def test_an_alarm_speaks_of_figures_that_a_worker_has(
-    alarm: dict[str, Any], figures: dict[str, set[tuple[str, str]]]
-) -> None:
+def test_alarms_use_existing_metrics(alarm: dict[str, Any], figures: dict[str, set[tuple[str, str]]]) -> None:
     named = list(selectors(alarm["expr"]))
 
     assert named
@@ -115,7 +113,7 @@ def test_metrics_page_lists_every_label_value(figures: dict[str, set[tuple[str, 
 
 
 @every_alarm
-def test_an_alarm_says_how_bad_it_is_and_has_a_page_that_names_it(alarm: dict[str, Any]) -> None:
+def test_alarms_have_severity_and_page(alarm: dict[str, Any]) -> None:
     page = Path(alarm["annotations"]["page"])
 
     assert alarm["labels"]["severity"] in {"page", "ticket"}
@@ -129,7 +127,7 @@ def test_an_alarm_says_how_bad_it_is_and_has_a_page_that_names_it(alarm: dict[st
     [*sorted(OPERATE.glob("*.md")), ROOT / "infra/README.md"],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_a_command_of_a_page_is_one_of_the_program(page: Path) -> None:
+def test_page_commands_are_valid(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
     commands = re.findall(r"^(agentic-trading .*)$", blocks, re.MULTILINE)
@@ -151,7 +149,7 @@ def test_every_page_is_in_the_index() -> None:
     ] == []
 
 
-def test_every_worker_is_scraped_and_the_rules_are_read() -> None:
+def test_prometheus_scrapes_workers_and_loads_rules() -> None:
     [scraped] = PROMETHEUS["scrape_configs"]
     ports = {name: parsed(name)["http"].rpartition(":")[2] for name in WORKERS}
 

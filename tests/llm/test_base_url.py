@@ -10,7 +10,7 @@ from agentic_trading.platform.config import ProviderConfig
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8080", "https://host/v1", "http://[::1]:1/v1/"])
-def test_a_plain_address_is_taken_as_it_is(address: str) -> None:
+def test_plain_url_is_accepted_unchanged(address: str) -> None:
     assert check_address(address) == address
 
 
@@ -28,7 +28,7 @@ def test_a_plain_address_is_taken_as_it_is(address: str) -> None:
         "ftp://me:secret@h",
     ],
 )
-def test_another_one_is_refused_without_a_secret_in_it(address: str) -> None:
+def test_invalid_url_error_hides_secret(address: str) -> None:
     with pytest.raises(ValueError, match="Allowed: ") as refused:
         check_address(address)
 
@@ -46,7 +46,7 @@ def test_another_one_is_refused_without_a_secret_in_it(address: str) -> None:
         ("ftp://host", "no_address"),
     ],
 )
-def test_an_option_and_an_adapter_refuse_the_same_addresses(address: str, fault: str) -> None:
+def test_option_and_adapter_agree_on_urls(address: str, fault: str) -> None:
     def refused(check: Callable[[str], object]) -> bool:
         try:
             check(address)
@@ -63,7 +63,7 @@ def test_an_option_and_an_adapter_refuse_the_same_addresses(address: str, fault:
         assert ProviderConfig(base_url=address).base_url == address
 
 
-def test_a_configuration_shows_no_secret_of_a_query() -> None:
+def test_config_error_hides_query_secret() -> None:
     with pytest.raises(ValidationError) as refused:
         ProviderConfig(base_url="http://host?key=secret")
 

@@ -34,7 +34,7 @@ def builder() -> EnvelopeBuilder:
     return EnvelopeBuilder().with_instructions("Judge.")
 
 
-def test_the_printed_analysis_example_builds() -> None:
+def test_printed_analysis_example_builds() -> None:
     envelope = (
         EnvelopeBuilder()
         .for_analysis()
@@ -58,7 +58,7 @@ def test_the_printed_analysis_example_builds() -> None:
     assert [item.evidence_id for item in envelope.retrieved_evidence] == ["E1", "E2", "E3"]
 
 
-def test_the_printed_planning_example_builds() -> None:
+def test_printed_planning_example_builds() -> None:
     envelope = (
         EnvelopeBuilder()
         .for_planning()
@@ -76,7 +76,7 @@ def test_the_printed_planning_example_builds() -> None:
     assert envelope.safety_constraints.require_json
 
 
-def test_the_printed_execution_example_builds() -> None:
+def test_printed_execution_example_builds() -> None:
     envelope = (
         EnvelopeBuilder()
         .for_execution()
@@ -105,7 +105,7 @@ def test_the_printed_execution_example_builds() -> None:
         ("for_general", "claude-sonnet-5-5", "salvage", 2, "degraded"),
     ],
 )
-def test_each_workflow_has_its_presets_and_its_model_enters_the_hash(
+def test_workflow_presets_set_model_and_policy(
     workflow: str,
     model: str,
     mode: str,
@@ -120,14 +120,14 @@ def test_each_workflow_has_its_presets_and_its_model_enters_the_hash(
     assert envelope.request_hash == envelope.compute_request_hash()
 
 
-def test_two_builds_of_the_same_inputs_are_the_same_request() -> None:
+def test_equal_inputs_build_same_request_hash() -> None:
     one, other = builder().with_context({"a": 1}), builder().with_context({"a": 1})
 
     assert one.build().request_hash == other.build().request_hash
     assert one.build().envelope_id != one.build().envelope_id
 
 
-def test_clock_and_ids_are_handed_in(clock: SimClock, ids: NewId) -> None:
+def test_timestamps_come_from_injected_clock(clock: SimClock, ids: NewId) -> None:
     envelope = EnvelopeBuilder(clock=clock, ids=ids).with_instructions("x").add_evidence("s", 1).build()
 
     assert envelope.created_at == clock.now()
@@ -135,7 +135,7 @@ def test_clock_and_ids_are_handed_in(clock: SimClock, ids: NewId) -> None:
     assert envelope.envelope_id != envelope.trace_id
 
 
-def test_dates_that_were_not_given_stay_empty() -> None:
+def test_omitted_dates_stay_unset() -> None:
     envelope = builder().with_context({"a": 1}).add_evidence("s", 1).build()
 
     assert (envelope.as_of, envelope.context_as_of, envelope.deadline) == (None, None, None)
@@ -150,7 +150,7 @@ def test_missing_instructions_are_refused(text: str) -> None:
         EnvelopeBuilder().for_analysis().build()
 
 
-def test_execution_takes_no_other_temperature() -> None:
+def test_execution_rejects_nonzero_temperature() -> None:
     with pytest.raises(EnvelopeValidationError, match=r"temperature is 0.2.*allows 0.0 only"):
         builder().for_execution().with_temperature(0.2).build()
 
@@ -160,14 +160,14 @@ def test_execution_cannot_give_up_determinism() -> None:
         builder().for_execution().with_safety(require_deterministic=False).build()
 
 
-def test_require_deterministic_takes_temperature_zero_only() -> None:
+def test_deterministic_envelope_requires_zero_temperature() -> None:
     with pytest.raises(EnvelopeValidationError, match=r"require_deterministic allows 0\.0 only"):
         builder().with_safety(require_deterministic=True).with_temperature(0.7).build()
     with pytest.raises(EnvelopeValidationError, match="greedy"):
         builder().with_determinism(DeterminismLevel.GREEDY).with_temperature(0.7).build()
 
 
-def test_other_workflows_may_choose_a_temperature() -> None:
+def test_analysis_accepts_nonzero_temperature() -> None:
     assert builder().for_analysis().with_temperature(0.7).build().temperature == 0.7
 
 
@@ -209,12 +209,12 @@ def test_every_problem_is_reported_at_once() -> None:
         (lambda b: b.with_context(itself()), "nested deeper"),
     ],
 )
-def test_a_bad_value_is_refused_with_its_place(change: Any, message: str) -> None:
+def test_bad_value_error_names_field(change: Any, message: str) -> None:
     with pytest.raises(EnvelopeValidationError, match=message):
         change(builder()).build()
 
 
-def test_evidence_from_the_future_is_refused() -> None:
+def test_future_evidence_is_refused() -> None:
     late = builder().with_as_of(NOON).add_evidence("bars", {"c": 1}, available_at=NOON + timedelta(seconds=1))
 
     with pytest.raises(LookAheadError, match=r"evidence E1 \(bars\) is known since") as caught:
@@ -223,19 +223,19 @@ def test_evidence_from_the_future_is_refused() -> None:
     assert caught.value.as_of == NOON
 
 
-def test_context_from_the_future_is_refused_and_the_same_moment_is_not() -> None:
+def test_future_context_refused_equal_time_accepted() -> None:
     assert builder().with_as_of(NOON).with_context({"a": 1}, as_of=NOON).build().context_as_of == NOON
 
     with pytest.raises(LookAheadError, match="the context"):
         builder().with_as_of(NOON).with_context({"a": 1}, as_of=NOON + timedelta(microseconds=1)).build()
 
 
-def test_a_deadline_before_as_of_is_refused() -> None:
+def test_deadline_before_as_of_is_refused() -> None:
     with pytest.raises(EnvelopeValidationError, match="deadline is before as_of"):
         builder().with_as_of(NOON).with_deadline(NOON - timedelta(seconds=1)).build()
 
 
-def test_a_child_belongs_to_its_parents_trace_and_is_caused_by_it() -> None:
+def test_child_links_to_parent_and_trace() -> None:
     parent = builder().with_tenant("t1").build()
 
     child = builder().child_of(parent).build()
@@ -244,12 +244,12 @@ def test_a_child_belongs_to_its_parents_trace_and_is_caused_by_it() -> None:
     assert child.causation_id == child.parent_envelope_id == parent.envelope_id
 
 
-def test_an_envelope_cannot_cause_itself() -> None:
+def test_envelope_cannot_cause_itself() -> None:
     with pytest.raises(EnvelopeValidationError, match="causation_id is the envelope itself"):
         EnvelopeBuilder(ids=lambda: "same").with_instructions("x").with_trace(causation_id="same").build()
 
 
-def test_everything_that_can_be_said_is_kept() -> None:
+def test_builder_keeps_all_given_settings() -> None:
     envelope = (
         builder()
         .with_instructions("Judge.", prompt_version="v7")

@@ -40,7 +40,7 @@ def packaged() -> Capabilities:
     return Capabilities.load()
 
 
-def test_every_row_says_where_it_comes_from_and_when_it_was_checked(packaged: Capabilities) -> None:
+def test_every_row_has_source_and_date(packaged: Capabilities) -> None:
     for row in packaged:
         assert row.source
         assert date(2026, 11, 1) <= row.checked_on
@@ -48,7 +48,7 @@ def test_every_row_says_where_it_comes_from_and_when_it_was_checked(packaged: Ca
 
 
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=[str(workflow) for workflow in PRESETS])
-def test_the_model_of_every_preset_is_known(packaged: Capabilities, preset: Any) -> None:
+def test_each_preset_model_is_known(packaged: Capabilities, preset: Any) -> None:
     found = packaged.of(LLMProvider.ANTHROPIC, preset.model)
 
     assert found.max_output_tokens >= preset.budget.max_output_tokens
@@ -57,9 +57,7 @@ def test_the_model_of_every_preset_is_known(packaged: Capabilities, preset: Any)
 @pytest.mark.parametrize(
     "model", ["claude-sonnet-5-5", "claude-opus-5-5", "claude-haiku-5-5", "claude-fable-5-1"]
 )
-def test_a_model_of_today_takes_a_schema_but_no_temperature_no_budget_and_no_forced_tool(
-    packaged: Capabilities, model: str
-) -> None:
+def test_current_model_takes_schema_not_temperature(packaged: Capabilities, model: str) -> None:
     found = packaged.of(LLMProvider.ANTHROPIC, model)
 
     assert found.native_schema
@@ -69,14 +67,14 @@ def test_a_model_of_today_takes_a_schema_but_no_temperature_no_budget_and_no_for
     assert "high" in found.effort
 
 
-def test_the_limits_of_a_strict_schema_are_those_that_a_provider_names(packaged: Capabilities) -> None:
+def test_only_anthropic_limits_strict_schemas(packaged: Capabilities) -> None:
     limits = {row.provider: (row.most_optional, row.most_unions) for row in packaged}
 
     assert limits.pop(LLMProvider.ANTHROPIC) == (24, 16)
     assert set(limits.values()) == {(None, None)}
 
 
-def test_the_ways_to_ask_are_named_in_the_order_in_which_they_are_chosen(packaged: Capabilities) -> None:
+def test_transports_are_in_order_of_choice(packaged: Capabilities) -> None:
     easy = envelope(expected_output_schema=ANSWER)
 
     assert packaged.of(LLMProvider.SCRIPTED, "scripted-1").transports == (
@@ -93,7 +91,7 @@ def test_the_ways_to_ask_are_named_in_the_order_in_which_they_are_chosen(package
             assert choice_for(easy, less).transport == less.transports[0]
 
 
-def test_the_seeds_model_takes_a_temperature_and_retires(packaged: Capabilities) -> None:
+def test_seed_model_takes_temperature_and_retires(packaged: Capabilities) -> None:
     found = packaged.of(LLMProvider.ANTHROPIC, "claude-sonnet-4-5-20250929")
 
     assert found.sampling
@@ -101,7 +99,7 @@ def test_the_seeds_model_takes_a_temperature_and_retires(packaged: Capabilities)
     assert found.retires_on == date(2026, 11, 30)
 
 
-def test_what_answers_offline_covers_both_ways_of_reading(packaged: Capabilities) -> None:
+def test_offline_models_cover_native_and_prompted(packaged: Capabilities) -> None:
     rules = packaged.of(LLMProvider.RULES, "rules-1")
     native = packaged.of(LLMProvider.SCRIPTED, "scripted-1")
     prompted = packaged.of(LLMProvider.SCRIPTED, "scripted-prompted-1")
@@ -110,7 +108,7 @@ def test_what_answers_offline_covers_both_ways_of_reading(packaged: Capabilities
     assert (rules.sampling, rules.training_cutoff, rules.retires_on) == (False, None, None)
 
 
-def test_an_unknown_model_is_named_with_those_that_are_known(packaged: Capabilities) -> None:
+def test_unknown_model_error_lists_known_models(packaged: Capabilities) -> None:
     with pytest.raises(UnknownModelError) as e:
         packaged.of(LLMProvider.RULES, "claude-sonnet-5-5")
 
@@ -118,7 +116,7 @@ def test_an_unknown_model_is_named_with_those_that_are_known(packaged: Capabilit
     assert "rules/rules-1" in str(e.value)
 
 
-def test_a_file_adds_rows_and_replaces_known_ones(tmp_path: Path) -> None:
+def test_file_adds_and_replaces_rows(tmp_path: Path) -> None:
     more = table(tmp_path, ROW, {**ROW, "provider": "rules", "model": "rules-1", "max_output_tokens": 7})
 
     found = Capabilities.load(more)
@@ -139,7 +137,7 @@ def test_a_file_adds_rows_and_replaces_known_ones(tmp_path: Path) -> None:
         ({"retires_on": "soon"}, "retires_on"),
     ],
 )
-def test_a_bad_row_is_named_by_file_row_and_field(tmp_path: Path, change: dict[str, Any], field: str) -> None:
+def test_bad_row_error_gives_exact_location(tmp_path: Path, change: dict[str, Any], field: str) -> None:
     path = table(tmp_path, ROW, {**ROW, **change})
 
     with pytest.raises(TableError) as e:
@@ -150,20 +148,20 @@ def test_a_bad_row_is_named_by_file_row_and_field(tmp_path: Path, change: dict[s
     assert isinstance(e.value, LLMError)
 
 
-def test_a_missing_field_is_named(tmp_path: Path) -> None:
+def test_missing_field_error_names_field(tmp_path: Path) -> None:
     path = table(tmp_path, {name: value for name, value in ROW.items() if name != "source"})
 
     with pytest.raises(TableError, match="row 1, source"):
         Capabilities.load(path)
 
 
-def test_a_row_that_is_no_object_is_named(tmp_path: Path) -> None:
+def test_non_object_row_error_names_row(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="row 1, row: "):
         Capabilities.load(table(tmp_path, "claude"))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"rows":{}}'])
-def test_a_file_that_is_no_table_is_named(tmp_path: Path, text: str) -> None:
+def test_invalid_table_error_names_file(tmp_path: Path, text: str) -> None:
     path = tmp_path / "models.json"
     path.write_text(text, encoding="utf-8")
 
@@ -174,12 +172,12 @@ def test_a_file_that_is_no_table_is_named(tmp_path: Path, text: str) -> None:
     assert "It must be a" in str(e.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_table_error_names_file(tmp_path: Path) -> None:
     with pytest.raises(TableError, match=r"models\.json: cannot be read"):
         Capabilities.load(tmp_path / "models.json")
 
 
-def test_knowledge_goes_by_the_last_day_of_the_training(packaged: Capabilities) -> None:
+def test_knowledge_ends_with_last_training_day(packaged: Capabilities) -> None:
     model = packaged.of(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
     last = datetime(2026, 6, 30, 23, 59, 59, tzinfo=UTC)
 
@@ -190,7 +188,7 @@ def test_knowledge_goes_by_the_last_day_of_the_training(packaged: Capabilities) 
     )
 
 
-def test_knowledge_is_unknown_without_a_cutoff_or_a_moment(packaged: Capabilities) -> None:
+def test_knowledge_unknown_without_cutoff_or_timestamp(packaged: Capabilities) -> None:
     dated = packaged.of(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
     undated = packaged.of(LLMProvider.RULES, "rules-1")
 
@@ -198,7 +196,7 @@ def test_knowledge_is_unknown_without_a_cutoff_or_a_moment(packaged: Capabilitie
     assert packaged.knowledge(undated, datetime(2026, 1, 2, tzinfo=UTC)) == "unknown"
 
 
-def test_a_row_says_no_more_than_it_must() -> None:
+def test_minimal_row_has_conservative_defaults() -> None:
     row = Capability.model_validate(ROW)
 
     assert (row.thinking, row.effort, row.served_as, row.training_cutoff) == ((), (), (), None)

@@ -103,28 +103,28 @@ INCIDENTAL: dict[str, Any] = {
 HASHES = {"request_hash", "envelope_hash"}
 
 
-def test_every_field_is_known_to_be_semantic_or_incidental() -> None:
+def test_every_field_is_semantic_or_incidental() -> None:
     covered = SEMANTIC.keys() | INCIDENTAL.keys() | HASHES | {"retrieved_evidence"}
 
     assert covered == set(LLMEnvelope.model_fields) | {"some_later_field"}
 
 
 @pytest.mark.parametrize("field", SEMANTIC)
-def test_a_semantic_field_changes_the_request_hash(field: str) -> None:
+def test_semantic_field_changes_request_hash(field: str) -> None:
     assert asked(**{field: SEMANTIC[field]}).request_hash != asked().request_hash
 
 
 @pytest.mark.parametrize("change", [{"source": "book"}, {"content": {"rsi": 62.4}}, {"available_at": None}])
-def test_what_evidence_says_changes_the_request_hash(change: dict[str, Any]) -> None:
+def test_semantic_evidence_field_changes_request_hash(change: dict[str, Any]) -> None:
     assert asked(retrieved_evidence=evidence(**change)).request_hash != asked().request_hash
 
 
-def test_the_thinking_budget_changes_the_request_hash() -> None:
+def test_thinking_budget_changes_request_hash() -> None:
     assert asked(budget=LLMBudget(thinking_budget=1)).request_hash != asked().request_hash
 
 
 @pytest.mark.parametrize("field", INCIDENTAL)
-def test_no_id_time_or_ceiling_changes_the_request_hash(field: str) -> None:
+def test_incidental_field_keeps_request_hash(field: str) -> None:
     changed = asked(**{field: INCIDENTAL[field]})
 
     assert changed.request_hash == asked().request_hash
@@ -132,7 +132,7 @@ def test_no_id_time_or_ceiling_changes_the_request_hash(field: str) -> None:
 
 
 @pytest.mark.parametrize("change", [{"evidence_id": "mine"}, {"retrieved_at": LATER}])
-def test_no_id_or_time_of_evidence_changes_the_request_hash(change: dict[str, Any]) -> None:
+def test_incidental_evidence_field_keeps_request_hash(change: dict[str, Any]) -> None:
     assert asked(retrieved_evidence=evidence(**change)).request_hash == asked().request_hash
 
 
@@ -155,7 +155,7 @@ contexts = st.dictionaries(
 
 
 @given(contexts, contexts)
-def test_equal_inputs_give_equal_request_hashes_and_unequal_ones_do_not(
+def test_request_hash_follows_canonical_context(
     one: dict[str, Any],
     other: dict[str, Any],
 ) -> None:
@@ -172,7 +172,7 @@ def test_equal_inputs_give_equal_request_hashes_and_unequal_ones_do_not(
 
 @given(contexts, json_values)
 @example({}, 2.0**64)  # a whole number that C readers round
-def test_an_envelope_survives_the_wire_byte_for_byte(context: dict[str, Any], content: Any) -> None:
+def test_envelope_round_trip_is_byte_identical(context: dict[str, Any], content: Any) -> None:
     sent = asked(context=context, retrieved_evidence=evidence(content=content), some_later_field=[1, "x"])
 
     read = LLMEnvelope.from_wire(sent.wire)
@@ -182,7 +182,7 @@ def test_an_envelope_survives_the_wire_byte_for_byte(context: dict[str, Any], co
     assert read.is_intact
 
 
-def test_the_wire_is_canonical_json_with_the_checksum_last() -> None:
+def test_wire_is_canonical_with_checksum_last() -> None:
     envelope = asked()
     fields = orjson.loads(envelope.wire)
 
@@ -193,7 +193,7 @@ def test_the_wire_is_canonical_json_with_the_checksum_last() -> None:
     assert canonical_bytes(fields) + b"" == envelope.wire[: envelope.wire.rindex(b',"envelope_hash"')] + b"}"
 
 
-def test_a_checksum_written_by_another_spelling_is_still_checked_by_its_fields() -> None:
+def test_reserialized_envelope_checksum_still_matches() -> None:
     fields = orjson.loads(asked().wire)
     respelled = orjson.dumps(dict(reversed(fields.items())), option=orjson.OPT_INDENT_2)
 
@@ -201,7 +201,7 @@ def test_a_checksum_written_by_another_spelling_is_still_checked_by_its_fields()
 
 
 @pytest.mark.parametrize("spot", [10, 200, -40])
-def test_one_changed_byte_breaks_the_checksum_or_the_json(spot: int) -> None:
+def test_flipped_byte_breaks_checksum_or_json(spot: int) -> None:
     raw = bytearray(asked().wire)
     raw[spot] = raw[spot] ^ 1
 
@@ -213,14 +213,14 @@ def test_one_changed_byte_breaks_the_checksum_or_the_json(spot: int) -> None:
     assert not intact
 
 
-def test_a_forged_nan_is_found_even_with_a_checksum_of_its_own() -> None:
+def test_forged_nan_raises_when_checked() -> None:
     raw = asked().wire.replace(b"42500.5", b"NaN")
 
     with pytest.raises(CanonicalError, match="nan"):
         _ = LLMEnvelope.from_wire(raw).is_intact
 
 
-def test_a_loaded_envelope_keeps_the_hashes_it_was_written_with() -> None:
+def test_loaded_envelope_keeps_written_hashes() -> None:
     raw = asked().wire.replace(asked().request_hash.encode(), b"rk1:" + b"0" * 64)
 
     assert LLMEnvelope.from_wire(raw).request_hash == "rk1:" + "0" * 64
@@ -237,9 +237,7 @@ def test_a_loaded_envelope_keeps_the_hashes_it_was_written_with() -> None:
         (("retrieved_evidence", 0), "available_at"),
     ],
 )
-def test_a_field_that_its_writer_did_not_know_breaks_no_checksum(
-    path: tuple[str | int, ...], name: str
-) -> None:
+def test_field_unknown_to_writer_keeps_checksum(path: tuple[str | int, ...], name: str) -> None:
     fields = orjson.loads(asked().wire)
     part = fields
     for place in path:
@@ -257,14 +255,14 @@ def test_a_field_that_its_writer_did_not_know_breaks_no_checksum(
         assert name in str(read.model_copy().wire)
 
 
-def test_an_empty_checksum_is_made() -> None:
+def test_empty_checksum_is_computed() -> None:
     built = asked(envelope_hash="")
 
     assert built == asked()
     assert built.wire == asked().wire
 
 
-def test_a_request_is_hashed_over_the_policy_that_its_writer_knew() -> None:
+def test_request_hash_covers_policy_as_written() -> None:
     fields = orjson.loads(asked().wire)
     del fields["output_policy"]["require_sentinel"]
 
@@ -275,7 +273,7 @@ def test_a_request_is_hashed_over_the_policy_that_its_writer_knew() -> None:
 
 
 @pytest.mark.parametrize("part", ["budget", "safety_constraints", "output_policy"])
-def test_an_unknown_restriction_is_refused(part: str) -> None:
+def test_unknown_restriction_is_refused(part: str) -> None:
     fields = orjson.loads(asked().wire)
     fields[part]["max_lots"] = 1
 
@@ -283,7 +281,7 @@ def test_an_unknown_restriction_is_refused(part: str) -> None:
         LLMEnvelope.from_wire(orjson.dumps(fields))
 
 
-def test_a_copy_has_hashes_of_its_own() -> None:
+def test_changed_copy_recomputes_hashes() -> None:
     envelope = asked()
 
     copy = envelope.model_copy(update={"context": {"symbol": "ETHUSDT"}})
@@ -293,7 +291,7 @@ def test_a_copy_has_hashes_of_its_own() -> None:
     assert envelope.model_copy() == envelope
 
 
-def test_contents_are_plain_json_and_apart_from_the_callers() -> None:
+def test_context_is_detached_plain_json() -> None:
     mine: dict[str, Any] = {"price": Decimal("1.50"), "levels": (1, 2)}
     envelope = asked(context=mine)
 
@@ -302,12 +300,12 @@ def test_contents_are_plain_json_and_apart_from_the_callers() -> None:
     assert envelope.context == {"price": "1.50", "levels": [1, 2]}
 
 
-def test_an_envelope_is_frozen() -> None:
+def test_envelope_is_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         asked().model = "other"  # type: ignore[misc]
 
 
-def test_the_defaults_are_those_of_the_field_reference() -> None:
+def test_envelope_defaults_match_field_reference() -> None:
     envelope = LLMEnvelope(instructions="x")
 
     assert (envelope.causation_id, envelope.tenant_id, envelope.agent_id, envelope.model) == (

@@ -51,11 +51,11 @@ def problems(**changes: Any) -> tuple[str, ...]:
         ),
     ],
 )
-def test_text_is_no_answer_where_json_is_demanded(changes: dict[str, Any], problem: str) -> None:
+def test_text_format_refused_when_json_required(changes: dict[str, Any], problem: str) -> None:
     assert problems(response_format=ResponseFormat.TEXT, **changes) == (problem,)
 
 
-def test_text_is_no_answer_for_an_execution() -> None:
+def test_text_format_refused_for_execution() -> None:
     found = problems(
         response_format=ResponseFormat.TEXT,
         workflow=EnvelopeWorkflow.EXECUTION,
@@ -66,12 +66,12 @@ def test_text_is_no_answer_for_an_execution() -> None:
     assert found == ("response_format is 'text'; workflow execution allows 'json' only",)
 
 
-def test_text_is_an_answer_where_nothing_demands_json() -> None:
+def test_text_format_accepted_without_json_requirement() -> None:
     check_envelope(envelope(response_format=ResponseFormat.TEXT))
 
 
 @pytest.mark.parametrize("field", LOOSER)
-def test_an_execution_reads_only_as_its_preset_does(field: str) -> None:
+def test_execution_policy_cannot_be_loosened(field: str) -> None:
     policy = EXECUTION.model_copy(update={field: LOOSER[field]})
 
     found = problems(
@@ -86,7 +86,7 @@ def test_an_execution_reads_only_as_its_preset_does(field: str) -> None:
     )
 
 
-def test_the_general_policy_is_refused_for_an_execution_with_every_problem_named() -> None:
+def test_execution_lists_all_general_policy_problems() -> None:
     builder = EnvelopeBuilder().for_execution().with_instructions("x").with_output_policy(OutputPolicy())
 
     with pytest.raises(EnvelopeValidationError) as e:
@@ -97,12 +97,12 @@ def test_the_general_policy_is_refused_for_an_execution_with_every_problem_named
 
 
 @pytest.mark.parametrize("workflow", [each for each in EnvelopeWorkflow if each != "execution"])
-def test_other_workflows_may_choose_how_they_read(workflow: EnvelopeWorkflow) -> None:
+def test_other_workflows_may_loosen_policy(workflow: EnvelopeWorkflow) -> None:
     check_envelope(envelope(workflow=workflow, output_policy=OutputPolicy(answers_read=4)))
 
 
 @pytest.mark.parametrize("evidence_id", ["", "a b", "é", "x\n", "a/b", "x" * 129])
-def test_an_evidence_id_that_could_be_taken_for_text_is_refused(evidence_id: str) -> None:
+def test_malformed_evidence_id_is_refused(evidence_id: str) -> None:
     (problem,) = problems(retrieved_evidence=[{"evidence_id": evidence_id, "source": "s", "content": 1}])
 
     assert "allowed are 1 to 128 of A-Z a-z 0-9 . _ : -" in problem
@@ -111,14 +111,14 @@ def test_an_evidence_id_that_could_be_taken_for_text_is_refused(evidence_id: str
 @pytest.mark.parametrize(
     ("provider", "hint"), [(LLMProvider.RULES, "; e.g. rules-1"), (LLMProvider.SCRIPTED, "; e.g. scripted-1")]
 )
-def test_a_provider_without_a_preset_needs_a_model(provider: LLMProvider, hint: str) -> None:
+def test_provider_without_preset_needs_model(provider: LLMProvider, hint: str) -> None:
     with pytest.raises(EnvelopeValidationError, match=f"name a model for provider {provider}{hint}"):
         EnvelopeBuilder().with_instructions("x").with_provider(provider).build()
     with pytest.raises(EnvelopeValidationError, match=r"name a model for provider openai$"):
         EnvelopeBuilder().with_instructions("x").with_provider(LLMProvider.OPENAI).build()
 
 
-def test_anthropic_has_a_model_of_each_workflow() -> None:
+def test_anthropic_planning_uses_preset_model() -> None:
     built = EnvelopeBuilder().for_planning().with_instructions("x").with_provider(LLMProvider.ANTHROPIC)
 
     assert built.build().model == PRESETS[EnvelopeWorkflow.PLANNING].model
@@ -138,7 +138,7 @@ def test_anthropic_has_a_model_of_each_workflow() -> None:
         "step",
     ],
 )
-def test_an_id_has_256_bytes_at_most_and_a_longer_one_is_still_read(name: str) -> None:
+def test_long_id_is_refused_but_readable(name: str) -> None:
     check_envelope(envelope(**{"idempotency_key": "k", name: "é" * 128}))
     longer = envelope(**{"idempotency_key": "k", name: "é" * 128 + "x"})
 

@@ -48,14 +48,14 @@ def as_one_value(event: Event) -> bytes:
 
 
 @given(events)
-def test_an_event_is_spelled_as_one_canonical_value(fields: dict[str, Any]) -> None:
+def test_event_wire_is_canonical(fields: dict[str, Any]) -> None:
     written = Event(**fields)
 
     assert written.wire == as_one_value(written)
 
 
 @given(events)
-def test_an_event_that_was_read_is_spelled_as_it_was_written(fields: dict[str, Any]) -> None:
+def test_read_event_reserializes_unchanged(fields: dict[str, Any]) -> None:
     written = Event(**fields).wire
 
     read = Event.from_wire(written)
@@ -81,7 +81,7 @@ class Loaded(EventBody, frozen=True):
 CARGO = Kinds[Weighed | Loaded](Weighed, Loaded)
 
 
-def test_a_body_is_read_from_the_event_that_has_it() -> None:
+def test_event_body_round_trips() -> None:
     written = Weighed(kilograms=3, scale="spare").as_event(
         event_id="w-1", trace_id="t", tenant_id="acme", time=NOW, causation_id="c", as_of=NOW
     )
@@ -99,31 +99,31 @@ def test_a_body_is_read_from_the_event_that_has_it() -> None:
     assert CARGO.namespaces == {"cargo"}
 
 
-def test_a_body_without_later_fields_is_read() -> None:
+def test_newer_body_fields_are_ignored() -> None:
     assert CARGO.of(event("cargo.weighed", body={"kilograms": 3, "of_a_newer_release": 1})) == Weighed(
         kilograms=3
     )
 
 
-def test_a_kind_of_somebody_else_has_no_body_here() -> None:
+def test_foreign_kind_has_no_body() -> None:
     assert CARGO.of(event("cargo.sunk")) is None
     assert CARGO.must(event("order.filled")) is None
 
 
-def test_an_unknown_kind_in_an_own_namespace_is_not_passed_over_by_who_must_not() -> None:
+def test_unknown_own_kind_raises_in_must() -> None:
     with pytest.raises(
         UnknownKindError, match=r"e-1 of kind cargo\.sunk: .* Known kinds: cargo\.loaded, cargo\.weighed"
     ):
         CARGO.must(event("cargo.sunk", id="e-1"))
 
 
-def test_a_body_that_is_none_of_its_kind_names_event_kind_and_place() -> None:
+def test_unreadable_body_error_gives_location() -> None:
     with pytest.raises(
         UnreadableBodyError, match=r"e-1 of kind cargo\.weighed: body\.kilograms: .*cargo\.weighed\.v1"
     ):
         CARGO.of(event("cargo.weighed", id="e-1", body={"kilograms": "many"}))
 
 
-def test_a_kind_has_one_body() -> None:
+def test_kind_claimed_twice_is_refused() -> None:
     with pytest.raises(ValueError, match=r"cargo\.loaded is claimed twice"):
         Kinds[Loaded](Loaded, Loaded)

@@ -95,7 +95,7 @@ WAYS: dict[str, Callable[[LLMEnvelope], LLMEnvelope]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_nothing_in_an_envelope_can_be_changed(way: str) -> None:
+def test_envelope_contents_cannot_be_changed(way: str) -> None:
     built = whole_envelope([{"deep": [{}]}, []])
     wire, hashes = built.wire, (built.request_hash, built.envelope_hash)
 
@@ -111,7 +111,7 @@ def test_nothing_in_an_envelope_can_be_changed(way: str) -> None:
 
 
 @given(contents)
-def test_what_is_frozen_is_equal_to_what_was_given_and_can_be_had_unfrozen(held: Any) -> None:
+def test_frozen_data_equals_input_and_thaws(held: Any) -> None:
     for had in (whole_envelope(held), LLMEnvelope.from_wire(whole_envelope(held).wire)):
         mine = to_json_value(had.context)
         mine["a"] = [mine["a"]]
@@ -122,7 +122,7 @@ def test_what_is_frozen_is_equal_to_what_was_given_and_can_be_had_unfrozen(held:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_whatever_reads_a_field_gets_it_frozen(way: str) -> None:
+def test_every_read_returns_frozen_data(way: str) -> None:
     class Mine(BaseModel):
         held: dict[str, Any]
 
@@ -142,7 +142,7 @@ def test_whatever_reads_a_field_gets_it_frozen(way: str) -> None:
         assert len(held) >= 3
 
 
-def test_what_nobody_reads_is_not_frozen() -> None:
+def test_unread_field_is_frozen_lazily() -> None:
     built = whole_envelope([{"deep": [{}]}])
     had = LLMEnvelope.from_wire(built.wire)
 
@@ -153,7 +153,7 @@ def test_what_nobody_reads_is_not_frozen() -> None:
         assert type(vars(each)["context"]) is not UnreadObject
 
 
-def test_fields_of_a_class_of_ones_own_are_frozen_too() -> None:
+def test_subclass_fields_are_frozen() -> None:
     class Mine(LLMEnvelope, frozen=True):
         more: JsonData = None
 
@@ -172,7 +172,7 @@ def test_fields_of_a_class_of_ones_own_are_frozen_too() -> None:
         object.__setattr__(built, "context", {})
 
 
-def test_validators_and_serializers_of_a_class_of_ones_own_get_it_frozen() -> None:
+def test_subclass_hooks_receive_frozen_data() -> None:
     seen: list[Any] = []
 
     class Mine(LLMEnvelope, frozen=True):
@@ -208,7 +208,7 @@ def test_validators_and_serializers_of_a_class_of_ones_own_get_it_frozen() -> No
     assert built.is_intact
 
 
-def test_json_within_another_type_is_frozen_at_once() -> None:
+def test_nested_json_is_frozen_at_once() -> None:
     class Mine(BaseModel, frozen=True):
         one: JsonObject | None = None
         several: list[JsonObject] = []
@@ -229,7 +229,7 @@ def test_json_within_another_type_is_frozen_at_once() -> None:
             value["x"].append(2)
 
 
-def test_a_field_of_a_newer_release_is_iterated_over_as_it_came() -> None:
+def test_newer_field_is_iterated_unchanged() -> None:
     newer = {"copy": 1, "wire": 2, "is_intact": 3, "json": 4}
 
     had = dict(LLMEnvelope.model_validate({"instructions": "Judge.", **newer}))
@@ -238,7 +238,7 @@ def test_a_field_of_a_newer_release_is_iterated_over_as_it_came() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 1 << 15])
-def test_a_schema_is_frozen_however_long_it_is(size: int) -> None:
+def test_schema_is_frozen_at_any_size(size: int) -> None:
     schema = {"enum": [{"of": "x" * size}]}
     built = envelope(expected_output_schema=schema)
 
@@ -248,7 +248,7 @@ def test_a_schema_is_frozen_however_long_it_is(size: int) -> None:
                 held.clear()
 
 
-def test_what_an_event_holds_cannot_be_changed() -> None:
+def test_event_body_cannot_be_changed() -> None:
     recorded = event(body={"legs": [{"side": "buy"}]})
 
     for had in (recorded, Event.from_wire(recorded.wire)):
@@ -257,7 +257,7 @@ def test_what_an_event_holds_cannot_be_changed() -> None:
                 held.clear()
 
 
-def test_only_models_that_freeze_it_hold_json_that_is_not_frozen() -> None:
+def test_only_freezing_models_hold_lazy_json() -> None:
     for module in walk_packages(agentic_trading.__path__, "agentic_trading."):
         import_module(module.name)
     ours = [one for one in subclasses_of(BaseModel) if one.__module__.startswith("agentic_trading.")]

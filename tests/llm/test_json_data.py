@@ -43,7 +43,7 @@ contents = st.recursive(
 
 
 @given(contents)
-def test_what_is_kept_is_spelled_as_what_was_given(content: Any) -> None:
+def test_kept_data_serializes_like_the_input(content: Any) -> None:
     kept = Kept(data=content, members={"content": content})
 
     assert json_of(kept.data) == canonical_bytes(content)
@@ -51,7 +51,7 @@ def test_what_is_kept_is_spelled_as_what_was_given(content: Any) -> None:
     assert kept.data == to_json_value(content)
 
 
-def test_an_object_is_spelled_once() -> None:
+def test_object_is_serialized_once() -> None:
     kept = Kept(data={"x": 1}, members={"x": 1})
 
     assert json_of(kept.data) is json_of(kept.data)
@@ -59,7 +59,7 @@ def test_an_object_is_spelled_once() -> None:
 
 
 @given(st.dictionaries(texts, contents, max_size=3))
-def test_a_schema_is_kept_as_any_other_object_is(schema: dict[str, Any]) -> None:
+def test_schema_is_kept_like_other_objects(schema: dict[str, Any]) -> None:
     built = LLMEnvelope(instructions="x", context=schema, expected_output_schema=schema)
     read = LLMEnvelope.from_wire(built.wire)
 
@@ -69,7 +69,7 @@ def test_a_schema_is_kept_as_any_other_object_is(schema: dict[str, Any]) -> None
         assert isinstance(each.expected_output_schema, FrozenObject)
 
 
-def test_equal_schemas_are_one_object_whose_numbers_are_as_they_were_written() -> None:
+def test_identical_schemas_share_one_object() -> None:
     schemas: list[dict[str, Any]] = [{"maximum": 1}, {"maximum": 1.0}, {"maximum": True}]
 
     first, second = (
@@ -81,7 +81,7 @@ def test_equal_schemas_are_one_object_whose_numbers_are_as_they_were_written() -
     assert list(map(repr, kept[0])) == ["{'maximum': 1}", "{'maximum': 1}", "{'maximum': True}"]
 
 
-def test_what_json_has_no_type_for_becomes_what_it_reads_back_as() -> None:
+def test_non_json_types_become_json_types() -> None:
     given = {
         "price": Decimal("1.50"),
         "pair": ("BTC", "USDT"),
@@ -95,7 +95,7 @@ def test_what_json_has_no_type_for_becomes_what_it_reads_back_as() -> None:
     assert type(kept["of"]) is int
 
 
-def test_later_changes_of_the_callers_do_not_reach_what_is_kept() -> None:
+def test_caller_mutation_does_not_reach_model() -> None:
     mine: dict[str, Any] = {"levels": [1, 2]}
     kept = Kept(data=mine, members=mine)
 
@@ -105,18 +105,18 @@ def test_later_changes_of_the_callers_do_not_reach_what_is_kept() -> None:
 
 
 @pytest.mark.parametrize("value", [[1], "text", 1, None])
-def test_what_is_no_object_is_refused_where_one_belongs(value: Any) -> None:
+def test_non_object_members_are_refused(value: Any) -> None:
     with pytest.raises(ValidationError, match="valid dictionary"):
         Kept(members=value)
 
 
-def test_what_is_read_from_json_is_spelled_when_it_is_asked_for() -> None:
+def test_parsed_json_reserializes_canonically() -> None:
     kept = Kept.model_validate_json('{"data": {"b": 2.0, "a": 1}, "members": {"b": 2.0, "a": 1}}')
 
     assert json_of(kept.data) == json_of(kept.members) == b'{"a":1,"b":2}'
 
 
-def test_a_copy_of_an_object_keeps_its_bytes_and_another_dict_has_none() -> None:
+def test_canonical_object_copy_keeps_bytes() -> None:
     known = CanonicalObject({"b": [1], "a": 2}, b'{"a":2,"b":[1]}')
 
     for same in (copy.copy(known), copy.deepcopy(known), pickle.loads(pickle.dumps(known))):  # noqa: S301 - our own bytes
@@ -127,7 +127,7 @@ def test_a_copy_of_an_object_keeps_its_bytes_and_another_dict_has_none() -> None
     assert type(known.copy()) is dict
 
 
-def test_evidence_that_is_copied_with_other_contents_has_other_bytes() -> None:
+def test_changed_evidence_copy_has_new_bytes() -> None:
     envelope = EnvelopeBuilder().with_instructions("Judge.").add_evidence("bars", {"rsi": 62.3}).build()
     (item,) = envelope.retrieved_evidence
 

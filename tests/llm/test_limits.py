@@ -11,7 +11,7 @@ from agentic_trading.llm.limits import nusd_from_usd
 
 
 @pytest.mark.parametrize("usd", [1, 1.0, Decimal(1), Decimal("1.0000000001")])
-def test_any_number_of_dollars_is_counted_in_nano_dollars(usd: Any) -> None:
+def test_dollar_amounts_convert_to_nano_dollars(usd: Any) -> None:
     assert LLMBudget.model_validate({"max_cost_usd": usd}).max_cost_nusd == 1_000_000_000
     assert LLMResult.model_validate({"envelope_id": "e", "cost_usd": usd}).cost_nusd == 1_000_000_000
 
@@ -24,7 +24,7 @@ def test_any_number_of_dollars_is_counted_in_nano_dollars(usd: Any) -> None:
         *(-1, 9_007_200, 10**400, Decimal("1e999999")),
     ],
 )
-def test_what_is_no_amount_of_dollars_is_refused_with_what_is_allowed(usd: Any) -> None:
+def test_invalid_dollar_amount_is_refused(usd: Any) -> None:
     for model, fields in (
         (LLMBudget, {"max_cost_usd": usd}),
         (LLMResult, {"envelope_id": "e", "cost_usd": usd}),
@@ -34,7 +34,7 @@ def test_what_is_no_amount_of_dollars_is_refused_with_what_is_allowed(usd: Any) 
             model.model_validate(fields)
 
 
-def test_the_largest_amount_is_2_53_nano_dollars() -> None:
+def test_max_dollar_amount_converts_exactly() -> None:
     assert nusd_from_usd(Decimal("9007199.254740992")) == 2**53
 
 
@@ -51,12 +51,12 @@ def test_the_largest_amount_is_2_53_nano_dollars() -> None:
     ],
 )
 @pytest.mark.parametrize("value", [-1, 2**53 + 1, 2**70])
-def test_a_budget_counts_only_what_is_exact_everywhere(field: str, value: int) -> None:
+def test_inexact_budget_count_is_refused(field: str, value: int) -> None:
     with pytest.raises(ValidationError, match=field):
         LLMBudget.model_validate({field: value})
 
 
-def test_a_trace_without_ceilings_is_spelled_as_before_there_were_any() -> None:
+def test_unset_trace_ceilings_are_not_serialized() -> None:
     plain, limited = LLMBudget(), LLMBudget(max_trace_cost_nusd=5, max_trace_calls=2)
 
     assert b"trace" not in plain.wire

@@ -58,7 +58,7 @@ def test_stored_model_has_no_closed_vocabulary(model: type[BaseModel]) -> None:
     assert sorted(closed_words(model, model.__name__, set())) == []
 
 
-def test_the_walk_finds_a_closed_vocabulary() -> None:
+def test_vocabulary_walk_finds_closed_words() -> None:
     class Inner(BaseModel):
         word: dict[str, Literal["a"] | None]
         stage: list[Stage]
@@ -109,7 +109,7 @@ def with_unknown_words(body: Any) -> Iterator[Event]:
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.KIND)
-def test_new_word_in_an_event_is_kept_by_readers_and_refused_by_money_readers(body: Any) -> None:
+def test_new_event_word_survives_plain_reading(body: Any) -> None:
     for newer in with_unknown_words(body):
         read = kinds_of(newer).of(newer)
 
@@ -129,7 +129,7 @@ def answered(**fields: Any) -> LLMInteraction:
     return LLMInteraction(envelope=envelope, result=result)
 
 
-def test_new_word_in_an_interaction_is_read_and_written_as_it_was() -> None:
+def test_new_interaction_word_round_trips() -> None:
     fields = orjson.loads(answered().wire)
     found = 0
     for changed in with_new_words(fields):
@@ -146,19 +146,19 @@ def test_new_word_in_an_interaction_is_read_and_written_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("name", "word"), [("workflow", NEW), ("response_format", "verbatim"), ("effort", "most")]
 )
-def test_request_with_a_new_word_is_not_read_by_a_worker(name: str, word: str) -> None:
+def test_request_with_new_word_is_rejected(name: str, word: str) -> None:
     fields = {**orjson.loads(answered().envelope.wire), name: word}
 
     with pytest.raises(ValidationError, match="Input should be '"):
         LLMEnvelope.from_wire(orjson.dumps(fields))
 
 
-def test_builder_refuses_a_new_word() -> None:
+def test_result_constructor_refuses_new_word() -> None:
     with pytest.raises(ValidationError, match="Input should be 'live' or 'recorded'"):
         LLMResult(envelope_id="e-1", served_from=NEW)  # type: ignore[arg-type]  # a word that mypy refuses too
 
 
-def test_copy_of_a_record_keeps_its_new_word_and_takes_no_other() -> None:
+def test_record_copy_keeps_word_refuses_others() -> None:
     raw = answered(served_from="live").wire.replace(b'"served_from":"live"', b'"served_from":"a_new_word"')
     result = LLMInteraction.from_wire(raw).result
 
@@ -170,7 +170,7 @@ def test_copy_of_a_record_keeps_its_new_word_and_takes_no_other() -> None:
         result.model_copy(update={"served_from": "another"})
 
 
-def test_rebuild_charges_a_result_that_is_served_from_an_unknown_place() -> None:
+def test_rebuild_charges_result_from_unknown_source() -> None:
     paid = interaction()
     fields = orjson.loads(paid.wire)
     fields["result"] |= {
@@ -186,7 +186,7 @@ def test_rebuild_charges_a_result_that_is_served_from_an_unknown_place() -> None
     assert sum(entry.charged.nusd for entry in rebuild.entries()) == 70
 
 
-def test_rebuild_refuses_an_unknown_state_of_a_reservation() -> None:
+def test_rebuild_refuses_unknown_reservation_state() -> None:
     event = sample("reservation.expired")
     newer = event.model_copy(update={"body": {**event.body, "state": NEW}})
 
@@ -194,7 +194,7 @@ def test_rebuild_refuses_an_unknown_state_of_a_reservation() -> None:
         LedgerRebuild("default", "paper").read(newer)
 
 
-def test_schema_of_a_record_allows_new_words_and_that_of_a_request_does_not() -> None:
+def test_record_schemas_open_request_schema_closed() -> None:
     schemas = published()
 
     served = schemas["llm_result.v1.json"]["properties"]["served_from"]

@@ -32,7 +32,7 @@ def event(**body: object) -> Event:
 
 
 @given(DISTINCT, ANY, ANY)
-def test_whatever_the_text_and_the_place_no_secret_comes_out(secret: str, before: str, after: str) -> None:
+def test_secret_is_redacted_anywhere_in_text(secret: str, before: str, after: str) -> None:
     redaction = Redaction(secret)
 
     for spelled in (secret, json.dumps(secret)[1:-1], quote(secret, safe="")):
@@ -43,7 +43,7 @@ def test_whatever_the_text_and_the_place_no_secret_comes_out(secret: str, before
 
 
 @given(DISTINCT, st.binary(max_size=20), st.binary(max_size=20))
-def test_nothing_of_a_secret_can_be_read_from_base64(secret: str, before: bytes, after: bytes) -> None:
+def test_secret_in_base64_is_redacted(secret: str, before: bytes, after: bytes) -> None:
     text = Redaction(secret).text(b64encode(before + secret.encode() + after).decode())
 
     assert MARK in text
@@ -52,9 +52,7 @@ def test_nothing_of_a_secret_can_be_read_from_base64(secret: str, before: bytes,
 
 
 @given(DISTINCT, ANY, st.data())
-def test_a_text_that_was_cut_within_a_secret_does_not_end_in_its_beginning(
-    secret: str, before: str, data: st.DataObject
-) -> None:
+def test_truncated_secret_at_end_is_redacted(secret: str, before: str, data: st.DataObject) -> None:
     length = data.draw(st.integers(8, len(secret) - 1))
 
     text = Redaction(secret).text(before + secret[:length])
@@ -63,7 +61,7 @@ def test_a_text_that_was_cut_within_a_secret_does_not_end_in_its_beginning(
 
 
 @given(DISTINCT, st.data())
-def test_escapes_that_json_does_not_need_hide_no_secret(secret: str, data: st.DataObject) -> None:
+def test_json_escaped_secret_is_redacted(secret: str, data: st.DataObject) -> None:
     escaped = "".join(f"\\u{ord(c):04x}" if c in '"\\' or data.draw(st.booleans()) else c for c in secret)
 
     text = Redaction(secret).text(f'{{"a": "{escaped}"}}')
@@ -72,7 +70,7 @@ def test_escapes_that_json_does_not_need_hide_no_secret(secret: str, data: st.Da
 
 
 @given(DISTINCT, ANY, ANY, st.floats(allow_nan=False, allow_infinity=False))
-def test_a_record_has_no_secret_in_any_field(secret: str, before: str, after: str, number: float) -> None:
+def test_record_fields_contain_no_secret(secret: str, before: str, after: str, number: float) -> None:
     held = event(text=before + secret + after, deep=[{secret: [number]}], auth=basic(secret), number=number)
 
     kept = Redaction(secret).record(held)
@@ -82,7 +80,7 @@ def test_a_record_has_no_secret_in_any_field(secret: str, before: str, after: st
     assert Redaction(secret).record(kept) is kept
 
 
-def test_what_holds_no_secret_is_the_same_object() -> None:
+def test_secret_free_objects_keep_identity() -> None:
     redaction = Redaction(KEY)
     response = ModelResponse("buy", "end_turn", Usage(input_tokens=3), "m-1")
     held, text = event(text="buy"), 'all "\\u00e9" right'
@@ -92,7 +90,7 @@ def test_what_holds_no_secret_is_the_same_object() -> None:
     assert redaction.text(text) is text
 
 
-def test_every_field_of_an_answer_is_redacted() -> None:
+def test_every_answer_field_is_redacted() -> None:
     usage = Usage.model_validate({"input_tokens": 3, "service_tier": KEY, "note": KEY})
     response = ModelResponse(
         text=f"you sent {KEY}",
@@ -111,7 +109,7 @@ def test_every_field_of_an_answer_is_redacted() -> None:
     assert (kept.text, kept.structured, kept.usage.input_tokens) == (f"you sent {MARK}", {"a": [MARK]}, 3)
 
 
-def test_an_error_has_no_secret_in_its_words_its_text_or_its_cause() -> None:
+def test_error_text_and_cause_are_redacted() -> None:
     error = ProviderError(FailureKind.SERVER_ERROR, f"no {KEY}", sent=True, provider_request_id=KEY, text=KEY)
     error.__cause__ = ValueError(KEY)
 
@@ -122,26 +120,26 @@ def test_an_error_has_no_secret_in_its_words_its_text_or_its_cause() -> None:
 
 
 @pytest.mark.parametrize("short", ["none", "sk-1234", "password", "20260101", "ANALYSIS", "interaction"])
-def test_a_word_or_a_number_that_may_stand_in_any_text_is_not_looked_for(short: str) -> None:
+def test_common_short_words_are_not_redacted(short: str) -> None:
     assert Redaction(short).text(f"none, password {short}") == f"none, password {short}"
 
 
 @pytest.mark.parametrize("distinct", ["sk-12345", "Passwords", "abcdefghijklmnop", "1234567890123456"])
-def test_a_secret_that_no_ordinary_text_holds_is_looked_for(distinct: str) -> None:
+def test_distinctive_secret_is_redacted(distinct: str) -> None:
     assert Redaction(distinct).text(f"is {distinct}?") == f"is {MARK}?"
 
 
-def test_a_key_of_random_bytes_is_found_in_base64() -> None:
+def test_random_byte_key_found_in_base64() -> None:
     key = bytes(range(128, 160))
 
     assert Redaction(key).text(b64encode(key).decode()) == MARK + "8="
 
 
-def test_the_longest_of_two_secrets_is_taken_out_first() -> None:
+def test_longer_overlapping_secret_is_redacted_first() -> None:
     assert Redaction("sk-12345", "sk-12345-678").text("sk-12345-678") == MARK
 
 
-def test_of_too_many_secrets_the_first_are_forgotten_until_they_are_used_again() -> None:
+def test_oldest_secrets_are_forgotten_until_readded() -> None:
     redaction = Redaction(*(f"sk-{number:09}" for number in range(MOST_KNOWN + 1)))
     assert redaction.text("sk-000000000") == "sk-000000000"
 
@@ -150,11 +148,11 @@ def test_of_too_many_secrets_the_first_are_forgotten_until_they_are_used_again()
     assert redaction.text("sk-000000000") == MARK
 
 
-def test_where_a_mark_would_complete_another_secret_nothing_is_left() -> None:
+def test_mark_completing_a_secret_is_redacted() -> None:
     assert Redaction("sk-12345", "aB9***cD8").text("is aB9sk-12345cD8") == MARK
 
 
-def test_an_error_without_a_secret_keeps_its_cause() -> None:
+def test_error_without_secret_keeps_cause() -> None:
     error, cause = ProviderError(FailureKind.TIMEOUT, "late", sent=True), ValueError("late")
     error.__cause__ = cause
 
@@ -162,17 +160,17 @@ def test_an_error_without_a_secret_keeps_its_cause() -> None:
 
 
 @pytest.mark.parametrize("changed", [{"structured": {"a": 1}}, {"beside": "well"}])
-def test_an_unusual_answer_without_a_secret_is_the_same_object(changed: dict[str, Any]) -> None:
+def test_unusual_secret_free_answer_keeps_identity(changed: dict[str, Any]) -> None:
     response = ModelResponse("buy", "end_turn", Usage(input_tokens=3), "m-1", **changed)
 
     assert Redaction(KEY).response(response) is response
 
 
-def test_a_record_without_bytes_is_left_to_the_log_to_refuse() -> None:
+def test_record_without_bytes_is_passed_through() -> None:
     held = event().model_copy(update={"odd": object()})
 
     assert Redaction(KEY).record(held) is held
 
 
-def test_a_repr_shows_no_secret() -> None:
+def test_redaction_repr_shows_no_secret() -> None:
     assert repr(Redaction(KEY)) == "Redaction(1 secrets)"

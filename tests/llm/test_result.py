@@ -46,7 +46,7 @@ def failed(kind: FailureKind, **changes: Any) -> LLMResult:
     return result(success=False, failure=reason, **changes)
 
 
-def test_the_defaults_are_those_of_the_field_reference() -> None:
+def test_result_defaults_match_field_reference() -> None:
     plain = LLMResult(envelope_id="e")
 
     assert (plain.raw_output, plain.parsed_output, plain.validation_passed) == ("", {}, False)
@@ -63,7 +63,7 @@ def test_the_defaults_are_those_of_the_field_reference() -> None:
     wrong=st.floats() | st.decimals(allow_nan=False) | text,
     extra=st.dictionaries(st.sampled_from(["later", "newer"]), st.floats() | text, max_size=1),
 )
-def test_the_wire_of_a_result_is_what_pydantic_spells(
+def test_result_wire_matches_pydantic_output(
     latency_ms: float, raw_output: str, dispatched_at: datetime | None, wrong: Any, extra: dict[str, Any]
 ) -> None:
     violation = Violation(path="$", keyword="type", message="wrong", actual=wrong)
@@ -89,7 +89,7 @@ def test_either_cost_sets_the_other() -> None:
 
 
 @given(st.integers(0, 2**53))
-def test_a_cost_survives_the_wire_to_the_nano_dollar(nusd: int) -> None:
+def test_cost_round_trips_to_nano_dollar(nusd: int) -> None:
     assert LLMResult.model_validate_json(result(cost_nusd=nusd).wire).cost_nusd == nusd
 
 
@@ -103,7 +103,7 @@ def test_a_cost_survives_the_wire_to_the_nano_dollar(nusd: int) -> None:
         ({"validation_passed": True, "actionable": False}, False),
     ],
 )
-def test_only_a_validated_answer_can_be_acted_on(changes: dict[str, Any], *, actionable: bool) -> None:
+def test_only_validated_answer_is_actionable(changes: dict[str, Any], *, actionable: bool) -> None:
     assert result(**changes).actionable is actionable
 
 
@@ -124,7 +124,7 @@ def golden_results() -> list[LLMResult]:
 @pytest.mark.parametrize("changes", [
     {}, {"stop_reason": "half \ud83d"}, {"raw_output": "\ud83d é"}, {"provider_request_id": "é"}, {"cost_nusd": 2**53},
 ])  # fmt: skip
-def test_a_result_that_was_made_is_the_one_that_validation_makes(changes: dict[str, Any]) -> None:
+def test_made_result_equals_validated_result(changes: dict[str, Any]) -> None:
     results = golden_results()
 
     for recorded in results:
@@ -140,7 +140,7 @@ def test_a_result_that_was_made_is_the_one_that_validation_makes(changes: dict[s
 
 
 @pytest.mark.parametrize("changes", [{"cost_nusd": 2**53 + 1}, {"model": None}, {"stop_reason": 5}])
-def test_what_an_adapter_must_not_give_is_refused_where_a_result_is_made(changes: dict[str, Any]) -> None:
+def test_made_result_refuses_invalid_adapter_data(changes: dict[str, Any]) -> None:
     said = {
         "stop_reason": "",
         "model": "m",
@@ -154,7 +154,7 @@ def test_what_an_adapter_must_not_give_is_refused_where_a_result_is_made(changes
         LLMResult.made(Usage(), envelope_id="e-1", raw_output="{}", **said | counted | changes)
 
 
-def test_numbers_are_kept_as_they_were_written() -> None:
+def test_parsed_float_keeps_written_digits() -> None:
     given_floats = result(parsed_output={"price": 42500.1, "legs": [1, 2.5]})
 
     assert given_floats.parsed_output == {"price": Decimal("42500.1"), "legs": [1, Decimal("2.5")]}
@@ -162,7 +162,7 @@ def test_numbers_are_kept_as_they_were_written() -> None:
 
 
 @given(st.dictionaries(text, decoded, max_size=4))
-def test_an_interaction_survives_the_wire(parsed: dict[str, Any]) -> None:
+def test_interaction_round_trip_is_identical(parsed: dict[str, Any]) -> None:
     envelope = LLMEnvelope(instructions="x", context={"f": 0.1, "s": "1.50"})
     kept = LLMInteraction(envelope=envelope, result=result(parsed_output=parsed), stored_at=NOON)
 
@@ -172,7 +172,7 @@ def test_an_interaction_survives_the_wire(parsed: dict[str, Any]) -> None:
     assert read.wire == kept.wire
 
 
-def test_an_envelope_with_an_integer_beyond_64_bits_is_whole_when_it_is_read_from_a_record() -> None:
+def test_big_integer_context_round_trips_intact() -> None:
     kept = interaction(context={"supply": 2**69})
 
     read = LLMInteraction.from_wire(kept.wire)
@@ -188,9 +188,7 @@ KEPT = interaction(
 
 
 @given(st.integers(0, len(KEPT.wire) - 1), st.binary(max_size=2))
-def test_a_record_that_was_changed_is_read_or_refused_as_one_in_a_foreign_spelling(
-    place: int, put: bytes
-) -> None:
+def test_altered_record_reads_same_when_reformatted(place: int, put: bytes) -> None:
     raw = KEPT.wire[:place] + put + KEPT.wire[place + 1 :]
     assume(_read(b" " + raw) == _read(b" " + raw))  # no random id in the place of one that has lost its name
 
@@ -205,7 +203,7 @@ def test_a_record_that_was_changed_is_read_or_refused_as_one_in_a_foreign_spelli
     b'["interaction_id","envelope":%b,"result","stored_at"]' % KEPT.envelope.wire,
     KEPT.wire.replace(b'"parsed_output":{"p', b'"later":1,"parsed_output":{"p', 1),
 ])  # fmt: skip
-def test_a_record_with_other_members_is_read_as_one_in_a_foreign_spelling(raw: bytes) -> None:
+def test_extra_members_read_same_when_reformatted(raw: bytes) -> None:
     assert _read(raw) == _read(b" " + raw)
 
 
@@ -216,7 +214,7 @@ def _read(raw: bytes) -> object:
         return type(e), str(e).partition(":")[0]
 
 
-def test_unknown_fields_survive_the_wire() -> None:
+def test_unknown_fields_survive_round_trip() -> None:
     envelope = LLMEnvelope.model_validate({"instructions": "x", "later": {"a": [1]}})
     kept = LLMInteraction.model_validate({
         "envelope": envelope,
@@ -232,7 +230,7 @@ def test_unknown_fields_survive_the_wire() -> None:
     assert read.envelope.is_intact
 
 
-def test_an_attempt_has_the_same_interaction_id_however_often_it_is_recorded() -> None:
+def test_repeated_attempt_keeps_interaction_id() -> None:
     envelope = LLMEnvelope(instructions="x")
     one, again = (LLMInteraction(envelope=envelope, result=result()) for _ in range(2))
     second = LLMInteraction(envelope=envelope, result=result(attempt_number=2))
@@ -241,7 +239,7 @@ def test_an_attempt_has_the_same_interaction_id_however_often_it_is_recorded() -
     assert one.trace_id == envelope.trace_id
 
 
-def test_a_success_is_returned_and_each_failure_raises_its_error() -> None:
+def test_success_is_returned_failure_is_raised() -> None:
     good = result(validation_passed=True)
 
     assert good.raise_for_failure() is good
@@ -274,14 +272,14 @@ def test_a_success_is_returned_and_each_failure_raises_its_error() -> None:
         ({"actionable": False, "error": "for display"}, "for display"),
     ],
 )
-def test_what_must_not_be_acted_on_is_raised_and_never_handed_out(changes: dict[str, Any], why: str) -> None:
+def test_unactionable_result_raises_validation_error(changes: dict[str, Any], why: str) -> None:
     doubtful = result(**{"validation_passed": True, "parsed_output": {"action": "buy"}, **changes})
 
     with pytest.raises(LLMResponseValidationError, match=why):
         doubtful.raise_for_failure()
 
 
-def test_usage_adds_up_what_went_in_and_out() -> None:
+def test_usage_sums_input_and_output_tokens() -> None:
     usage = result(
         input_tokens=100,
         cache_read_tokens=5000,
@@ -302,7 +300,7 @@ def test_usage_adds_up_what_went_in_and_out() -> None:
     assert (usage.total_input_tokens, usage.total_tokens) == (7100, 7800)
 
 
-def test_an_event_survives_the_wire() -> None:
+def test_event_round_trip_is_identical() -> None:
     event = Event.model_validate({
         "kind": "fill",
         "id": "f-1",
@@ -322,13 +320,13 @@ def test_an_event_survives_the_wire() -> None:
     assert read.wire == event.wire
 
 
-def test_an_event_without_a_kind_is_refused() -> None:
+def test_event_without_kind_is_refused() -> None:
     with pytest.raises(ValidationError, match="kind"):
         Event(kind="", id="x", trace_id="t", tenant_id="default", time=NOON)
 
 
 @pytest.mark.parametrize("first", [None, 0, 7])
-def test_a_first_cost_is_on_the_wire_only_if_there_is_one(first: int | None) -> None:
+def test_first_cost_serialized_only_if_set(first: int | None) -> None:
     kept = result(cost_nusd=0, first_cost_nusd=first)
 
     assert (b'"first_cost_nusd"' in kept.wire) is (first is not None)
@@ -349,9 +347,7 @@ def test_a_first_cost_is_on_the_wire_only_if_there_is_one(first: int | None) -> 
         ({"reading": AttemptTrace(parser="p", transport="prompted", verdict=Stage.DONE)}, True),
     ],
 )
-def test_attempt_that_was_answered_or_charged_counts_as_sent(
-    fields: dict[str, Any], *, is_sent: bool
-) -> None:
+def test_answered_or_charged_attempt_is_sent(fields: dict[str, Any], *, is_sent: bool) -> None:
     free = {"cost_nusd": 0, "input_tokens": 0, "output_tokens": 0}
 
     assert interaction(**{**free, **fields}).result.counts_as_sent is is_sent

@@ -23,9 +23,7 @@ PRESET = PRESETS[envelope().workflow]
         ("retry_policy", envelope().retry_policy, {"max_retries": 0, "later": True}),
     ],
 )
-def test_a_copied_part_is_on_the_wire_what_it_is_in_memory(
-    name: str, part: Any, change: dict[str, Any]
-) -> None:
+def test_copied_part_round_trips_on_wire(name: str, part: Any, change: dict[str, Any]) -> None:
     envelope(**{name: part})
 
     copy = part.model_copy(update=change)
@@ -37,7 +35,7 @@ def test_a_copied_part_is_on_the_wire_what_it_is_in_memory(
     assert read.is_intact
 
 
-def test_a_copied_policy_is_another_request() -> None:
+def test_copied_policy_changes_request_hash() -> None:
     asked = envelope()
 
     eager = asked.output_policy.model_copy(update={"answers_read": 5})
@@ -56,7 +54,7 @@ def test_a_copied_policy_is_another_request() -> None:
         (envelope(), {"occurrence": -1}),
     ],
 )
-def test_a_copy_is_checked(original: Any, change: dict[str, Any]) -> None:
+def test_invalid_copy_update_is_refused(original: Any, change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         original.model_copy(update=change)
 
@@ -64,12 +62,12 @@ def test_a_copy_is_checked(original: Any, change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "original", [envelope(later=[1]), event(later=[1]), result(later=[1]), interaction(later=[1])]
 )
-def test_a_copy_without_changes_is_equal_to_the_byte(original: Any) -> None:
+def test_unchanged_copy_is_byte_identical(original: Any) -> None:
     assert original.model_copy() == original
     assert original.model_copy().wire == original.wire
 
 
-def test_a_copied_event_is_written_as_it_is() -> None:
+def test_changed_event_copy_serializes_changes() -> None:
     recorded = event(id="fill-1", body={"qty": "1"})
     assert b"fill-1" in recorded.wire
 
@@ -79,7 +77,7 @@ def test_a_copied_event_is_written_as_it_is() -> None:
     assert (copy.id, copy.body) == ("fill-2", {"qty": "999"})
 
 
-def test_a_copied_result_derives_what_follows_from_the_change() -> None:
+def test_result_copy_recomputes_derived_fields() -> None:
     answered = result()
     assert answered.wire
 
@@ -91,13 +89,13 @@ def test_a_copied_result_derives_what_follows_from_the_change() -> None:
     assert answered.model_copy(update={"cost_nusd": 5}).cost_usd == 5e-9
 
 
-def test_a_copied_result_keeps_what_was_decided_unless_its_reason_changes() -> None:
+def test_result_copy_keeps_actionable_decision() -> None:
     held_back = result(actionable=False)
 
     assert not held_back.model_copy(update={"latency_ms": 1.0}).actionable
 
 
-def test_a_copied_interaction_has_the_id_of_its_own_attempt() -> None:
+def test_interaction_copy_recomputes_attempt_id() -> None:
     first = interaction()
     assert first.wire
     second = first.result.model_copy(update={"attempt_number": 2})
@@ -108,7 +106,7 @@ def test_a_copied_interaction_has_the_id_of_its_own_attempt() -> None:
     assert LLMInteraction.from_wire(copy.wire) == copy
 
 
-def test_a_copied_envelope_with_another_id_is_charged_on_its_own() -> None:
+def test_envelope_copy_derives_new_idempotency_key() -> None:
     asked, keyed = envelope(), envelope(idempotency_key="once")
 
     assert asked.model_copy(update={"envelope_id": "other"}).idempotency_key == "other"
@@ -119,7 +117,7 @@ def test_a_copied_envelope_with_another_id_is_charged_on_its_own() -> None:
 @pytest.mark.parametrize(
     "read", [LLMEnvelope.model_copy, lambda sent: LLMEnvelope.from_wire(sent.wire)], ids=["built", "read"]
 )
-def test_a_request_of_another_number_is_as_if_it_were_built_again(
+def test_asked_again_equals_rebuilt_envelope(
     read: Callable[[LLMEnvelope], LLMEnvelope], later: dict[str, Any]
 ) -> None:
     first = read(
@@ -141,14 +139,14 @@ def test_a_request_of_another_number_is_as_if_it_were_built_again(
 @pytest.mark.parametrize(
     "model", [envelope(), result(), event(), interaction()], ids=lambda model: type(model).__name__
 )
-def test_no_way_of_pydantics_makes_one_that_is_not_validated(model: Any) -> None:
+def test_pydantic_constructors_always_validate(model: Any) -> None:
     with pytest.raises(ValidationError):
         type(model).model_construct(**{**dict(model), "trace_id": 5, "envelope": 5, "envelope_id": 5})
     assert model.copy() == model
     assert model.copy() is not model
 
 
-def test_a_copy_of_the_older_kind_has_hashes_of_its_own() -> None:
+def test_deprecated_copy_recomputes_hashes() -> None:
     asked = envelope()
     assert asked.wire
 

@@ -34,7 +34,7 @@ async def ended(log: InteractionStore) -> RunInLog:
     return run
 
 
-async def test_a_run_is_first_and_last_in_its_log_and_its_end_says_what_is_before_it(log: Log) -> None:
+async def test_run_start_and_end_frame_log(log: Log) -> None:
     async with run_on_record(log, STARTED, event_id="start") as summary:
         await log.record(event())
         summary.bars_done, summary.digest = 7, "d" * 64
@@ -52,7 +52,7 @@ async def test_a_run_is_first_and_last_in_its_log_and_its_end_says_what_is_befor
     assert (first.tenant_id, last.tenant_id, last.causation_id) == (PLATFORM, PLATFORM, first.id)
 
 
-async def test_the_start_is_in_the_file_before_the_run_and_the_end_before_the_block_is_left(
+async def test_run_start_and_end_are_flushed(
     tmp_path: Path,
 ) -> None:
     store = JsonFileInteractionStore(tmp_path / "log.jsonl", durability=Durability.RELAXED)
@@ -66,9 +66,7 @@ async def test_the_start_is_in_the_file_before_the_run_and_the_end_before_the_bl
 
 
 @pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
-async def test_a_run_that_is_left_by_an_error_has_an_interrupted_end(
-    error: type[BaseException], log: Log
-) -> None:
+async def test_failed_run_has_interrupted_end(error: type[BaseException], log: Log) -> None:
     with pytest.raises(error):
         async with run_on_record(log, STARTED, event_id="start"):
             raise error
@@ -79,7 +77,7 @@ async def test_a_run_that_is_left_by_an_error_has_an_interrupted_end(
     assert run.ended.interrupted
 
 
-async def test_a_log_that_takes_no_more_leaves_the_error_of_the_run_as_it_is(log: Log) -> None:
+async def test_run_error_survives_closed_log(log: Log) -> None:
     async def failing_run() -> None:
         async with run_on_record(log, STARTED, event_id="start"):
             await log.aclose()
@@ -89,13 +87,13 @@ async def test_a_log_that_takes_no_more_leaves_the_error_of_the_run_as_it_is(log
         await failing_run()
 
 
-async def test_an_end_that_cannot_be_written_is_an_error(log: Log) -> None:
+async def test_unwritable_run_end_raises(log: Log) -> None:
     with pytest.raises(StoreError, match="closed"):
         async with run_on_record(log, STARTED, event_id="start"):
             await log.aclose()
 
 
-async def test_an_end_fits_although_others_write_at_the_same_time(log: Log) -> None:
+async def test_run_end_fits_despite_concurrent_writes(log: Log) -> None:
     async def write(number: int) -> None:
         for turn in range(number):
             await log.record(event(id=f"{number}-{turn}"))
@@ -119,7 +117,7 @@ async def empty_run(log: RunLog, session_id: str) -> RunSummary:
     return summary
 
 
-async def test_a_run_that_goes_on_counts_as_ended_when_its_newest_start_has_its_end(log: Log) -> None:
+async def test_resumed_run_ends_by_newest_start(log: Log) -> None:
     await log.record(STARTED.as_event(event_id="killed", trace_id="killed", tenant_id=PLATFORM, time=NOW))
     again = STARTED.model_copy(update={"start_number": 2, "resumed": True})
 
@@ -156,7 +154,7 @@ WRONG: dict[str, tuple[Callable[[], RunEnded], str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_an_end_that_does_not_fit_what_is_before_it_is_named(what: str) -> None:
+def test_mismatched_run_end_is_reported(what: str) -> None:
     body, reason = WRONG[what]
 
     runs, wrong = runs_in_log([record(1, STARTED), record(5, body(), cause="e1")])
@@ -165,7 +163,7 @@ def test_an_end_that_does_not_fit_what_is_before_it_is_named(what: str) -> None:
     assert [run.ended for run in runs] == [None]
 
 
-def test_the_end_of_an_earlier_start_does_not_end_a_later_one() -> None:
+def test_earlier_end_ignored_for_later_start() -> None:
     later = STARTED.model_copy(update={"start_number": 2})
 
     (run,), wrong = runs_in_log([
@@ -177,14 +175,14 @@ def test_the_end_of_an_earlier_start_does_not_end_a_later_one() -> None:
     assert (run.start_id, run.ended, wrong) == ("e2", None, [])
 
 
-def test_a_start_that_no_release_has_written_is_an_error() -> None:
+def test_malformed_run_start_raises() -> None:
     made = event(RunStarted.KIND, body={"session_id": 7})
 
     with pytest.raises(UnreadableBodyError, match=r"of kind run\.started: body\.session_id"):
         runs_in_log([RunRecord(1, made, "h")])
 
 
-async def test_only_events_of_runs_are_found_and_a_text_that_names_one_is_not(tmp_path: Path) -> None:
+async def test_only_run_events_are_found(tmp_path: Path) -> None:
     store = JsonFileInteractionStore(tmp_path / "log.jsonl")
     await store.record(event("note.taken", body={"kind": RunEnded.KIND, "of": RunStarted.KIND}))
     async with run_on_record(store, STARTED, event_id="start"):

@@ -76,7 +76,7 @@ def capture(envelope: LLMEnvelope, response: Response, latency_ms: float) -> LLM
 
 
 @pytest.mark.parametrize("new_store", [MemoryInteractionStore, JsonFileInteractionStore])
-async def test_the_guide_works_as_it_is_printed(
+async def test_printed_guide_code_works(
     new_store: Callable[[], InteractionStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -94,9 +94,7 @@ async def test_the_guide_works_as_it_is_printed(
         assert await store.recent(limit=10) == [interaction]
 
 
-async def test_the_default_file_is_where_the_guide_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_default_store_path_matches_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     envelope = build()
 

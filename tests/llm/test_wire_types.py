@@ -31,7 +31,7 @@ COUNTS = (
 )  # fmt: skip
 
 
-def test_an_answer_with_half_a_character_is_kept_as_one_that_no_reader_takes_for_json() -> None:
+def test_lone_surrogate_answer_stays_invalid_json() -> None:
     answered = interaction(raw_output='{"a": "' + HALF + '", "b": "é\U0001f4c8"}')
 
     read = LLMInteraction.from_wire(answered.wire)
@@ -46,13 +46,13 @@ def test_an_answer_with_half_a_character_is_kept_as_one_that_no_reader_takes_for
 
 
 @pytest.mark.parametrize("field", TEXTS)
-def test_other_texts_with_half_a_character_are_kept_with_a_replacement(field: str) -> None:
+def test_lone_surrogate_text_gets_replacement_character(field: str) -> None:
     answered = interaction(result=result(**{field: f"a{HALF}é"}))
 
     assert getattr(LLMInteraction.from_wire(answered.wire).result, field) == "a\ufffdé"
 
 
-def test_what_was_said_of_an_answer_with_half_a_character_is_kept() -> None:
+def test_lone_surrogate_diagnostics_are_kept() -> None:
     violation = Violation(
         path=f"$.{HALF}",
         keyword="enum",
@@ -85,7 +85,7 @@ def test_what_was_said_of_an_answer_with_half_a_character_is_kept() -> None:
 
 @pytest.mark.parametrize("field", COUNTS)
 @pytest.mark.parametrize("value", [-1, 2**53 + 1, 2**70])
-def test_a_count_that_is_not_exact_everywhere_is_refused(field: str, value: int) -> None:
+def test_inexact_result_count_is_refused(field: str, value: int) -> None:
     with pytest.raises(ValidationError, match=field):
         result(**{field: value})
 
@@ -94,7 +94,7 @@ def test_a_count_that_is_not_exact_everywhere_is_refused(field: str, value: int)
     "change",
     [{"occurrence": 2**53 + 1}, {"occurrence": 2**63}, {"priority": 2**31 + 1}, {"priority": -(2**31) - 1}],
 )
-def test_an_envelope_counts_only_as_far_as_an_index_does(change: dict[str, int]) -> None:
+def test_envelope_count_beyond_index_is_refused(change: dict[str, int]) -> None:
     with pytest.raises(ValidationError, match=next(iter(change))):
         envelope(**change)
     with pytest.raises(ValidationError, match=next(iter(change))):
@@ -104,7 +104,7 @@ def test_an_envelope_counts_only_as_far_as_an_index_does(change: dict[str, int])
 @pytest.mark.parametrize(
     "moment", ["0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-05:00", "2026-01-02T00:00:00"]
 )
-def test_a_moment_that_utc_does_not_have_is_refused(moment: str) -> None:
+def test_timestamp_outside_utc_range_is_refused(moment: str) -> None:
     at = datetime.fromisoformat(moment)
 
     makers: list[tuple[Callable[..., Any], str]] = [
@@ -120,7 +120,7 @@ def test_a_moment_that_utc_does_not_have_is_refused(moment: str) -> None:
             make(**{field: at})
 
 
-def test_far_moments_that_utc_has_are_kept() -> None:
+def test_extreme_utc_timestamps_are_kept() -> None:
     early = datetime(1, 1, 2, tzinfo=UTC)
 
     kept = interaction(as_of=early, deadline=datetime(9999, 12, 30, tzinfo=UTC), finished_at=NOW)

@@ -20,7 +20,7 @@ class Sum(BaseModel):
     total: int
 
 
-async def test_a_halt_from_python_stops_calls_until_it_is_lifted(tmp_path: Path) -> None:
+async def test_python_halt_stops_calls_until_resume(tmp_path: Path) -> None:
     provider = ScriptedProvider(lambda _request: '{"total":3}')
     async with at.local_gateway(provider, budget_usd=Decimal(1), folder=tmp_path) as gateway:
         halted = await operate.halt(tmp_path, "it drifts")
@@ -37,7 +37,7 @@ async def test_a_halt_from_python_stops_calls_until_it_is_lifted(tmp_path: Path)
     assert answered
 
 
-async def test_a_limit_from_python_holds_and_the_log_has_what_was_spent(tmp_path: Path) -> None:
+async def test_python_limit_holds_and_spend_is_logged(tmp_path: Path) -> None:
     provider = ScriptedProvider(lambda _request: '{"total":3}')
     async with at.local_gateway(provider, budget_usd=Decimal(1), folder=tmp_path) as gateway:
         first = await gateway.decide("Add.", output=Sum, model=MODEL)
@@ -59,7 +59,7 @@ async def test_a_limit_from_python_holds_and_the_log_has_what_was_spent(tmp_path
 
 
 @pytest.mark.parametrize("place", ["nowhere", "http://127.0.0.1:1"])
-async def test_a_place_without_a_log_is_refused(tmp_path: Path, place: str) -> None:
+async def test_location_without_log_is_refused(tmp_path: Path, place: str) -> None:
     named = place if "://" in place else tmp_path / place
 
     with pytest.raises(OptionError):

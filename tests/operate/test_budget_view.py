@@ -25,7 +25,7 @@ from tests.redis_server import RealServer
 LIMITS = [Limit(ScopeKind.TENANT, ANY, window, nusd=1000) for window in (Window.MINUTE, Window.NONE)]
 
 
-def test_server_after_sixty_minutes_of_calls_shows_the_present_minute_alone(own_redis: RealServer) -> None:
+def test_budget_view_shows_only_current_minute(own_redis: RealServer) -> None:
     async def view() -> tuple[BudgetView, int]:
         async with open_location(BudgetLocationOptions(None, own_redis.url)) as place:
             assert place.ledger is not None
@@ -42,7 +42,7 @@ def test_server_after_sixty_minutes_of_calls_shows_the_present_minute_alone(own_
     assert all_counters > 120
 
 
-def test_server_without_a_worker_shows_no_window_that_is_over(own_redis: RealServer) -> None:
+def test_budget_view_without_worker_hides_ended_windows(own_redis: RealServer) -> None:
     async def view() -> list[BudgetView]:
         async with open_location(BudgetLocationOptions(None, own_redis.url)) as place:
             assert place.ledger is not None
@@ -58,7 +58,7 @@ def test_server_without_a_worker_shows_no_window_that_is_over(own_redis: RealSer
     assert [one.window for one in backtest.counters] == [Window.MINUTE, Window.NONE]
 
 
-def test_counter_that_a_worker_found_exhausted_is_shown_as_such(own_redis: RealServer) -> None:
+def test_exhausted_counter_is_shown_as_exhausted(own_redis: RealServer) -> None:
     spent, blank = (
         CounterStatus(
             scope=ScopeKind.TENANT, id="acme", window=window, window_id=window_id, most=(1000, None, None),
@@ -85,7 +85,7 @@ def test_counter_that_a_worker_found_exhausted_is_shown_as_such(own_redis: RealS
     }
 
 
-def test_table_of_very_many_counters_shows_the_fullest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_large_budget_table_shows_fullest_counters(capsys: pytest.CaptureFixture[str]) -> None:
     counters = tuple(
         CounterStatus(
             scope=ScopeKind.AGENT, id=f"agent-{number:02}", window=Window.NONE, window_id="", most=(None, None, 100),

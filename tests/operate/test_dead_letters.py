@@ -66,7 +66,7 @@ async def published(broker: MemoryBroker, topic: Topic[Any] = LANE) -> list[Mess
     return [delivery.message async for delivery in broker.scan(topic)]
 
 
-async def test_a_letter_is_found_once_however_often_it_was_published() -> None:
+async def test_duplicate_letter_is_listed_once() -> None:
     first, second = letter(), letter()
     broker = await bus_with(first, second, first)
     await broker.publish(DEAD_LETTERS, Message("k", b"no letter", {}))
@@ -77,7 +77,7 @@ async def test_a_letter_is_found_once_however_often_it_was_published() -> None:
     assert await letter_of(broker, first.id) == (first, 2)
 
 
-async def test_letters_are_chosen_by_id_reason_topic_and_time() -> None:
+async def test_letters_are_selected_by_filter_fields() -> None:
     old = letter(time=NOW - timedelta(hours=1))
     forged = letter(reason="signature")
     other = letter(event_message(event()), topic="llm.events")
@@ -93,7 +93,7 @@ async def test_letters_are_chosen_by_id_reason_topic_and_time() -> None:
         assert await ids_of(broker, meant) == [each.id for each in found]
 
 
-async def test_an_unknown_id_is_named_with_the_nearest_ones() -> None:
+async def test_unknown_letter_id_suggests_nearest() -> None:
     kept = letter()
     broker = await bus_with(kept)
 
@@ -105,7 +105,7 @@ async def test_an_unknown_id_is_named_with_the_nearest_ones() -> None:
         await letter_of(await bus_with(), "id")
 
 
-async def test_a_letter_is_shown_by_the_beginning_of_its_id_where_no_other_begins_so() -> None:
+async def test_unique_id_prefix_finds_the_letter() -> None:
     first = letter()
     second = letter().model_copy(update={"id": f"{first.id[:-1]}!"})
     broker = await bus_with(first, second)
@@ -120,7 +120,7 @@ async def test_a_letter_is_shown_by_the_beginning_of_its_id_where_no_other_begin
             await letter_of(broker, beginning)
 
 
-async def test_a_letter_whose_replay_came_back_is_left_out_unless_it_is_named() -> None:
+async def test_replayed_letter_is_skipped_unless_named() -> None:
     first, cut = letter(), letter(Message("k", b"x" * (1 << 21), {}))
     second = letter(replaying().message(first))
     third = letter(replaying().message(second), reason="signature")
@@ -137,7 +137,7 @@ async def test_a_letter_whose_replay_came_back_is_left_out_unless_it_is_named() 
     assert ListedLetter.of(second, AGE).replay_of == first.id
 
 
-async def test_a_letter_is_not_hidden_by_a_message_that_only_says_to_be_its_replay() -> None:
+async def test_forged_replay_header_hides_no_letter() -> None:
     first, second = letter(), letter()
     other = envelope_message(envelope(idempotency_key="order-8"))
     forged = letter(Message(other.key, other.value, {**other.headers, REPLAYED_HEADER: first.id}))
@@ -149,7 +149,7 @@ async def test_a_letter_is_not_hidden_by_a_message_that_only_says_to_be_its_repl
     assert ({*every.letters}, every.came_back) == ({forged.id, first.id, again.id}, 1)
 
 
-async def test_a_message_is_published_as_it_was_and_its_signature_stays_valid() -> None:
+async def test_replayed_message_keeps_content_and_signature() -> None:
     signed = SIGNER.sign(envelope_message(ASKED, reply_to="address-1"))
     given_up = letter(signed, reason="schema_version")
     broker = await bus_with(given_up, letter(reason="signature"))
@@ -177,7 +177,7 @@ NEEDS_AGAIN = "more than 8 days ago: .* Use --again to make a new envelope, whic
     ],
     ids=["sent", "created", "signed", "unreadable"],
 )
-async def test_replay_of_old_envelope_is_refused_and_names_again(message: Callable[[], Message]) -> None:
+async def test_old_envelope_replay_requires_again(message: Callable[[], Message]) -> None:
     given_up = letter(message())
     broker = await bus_with(given_up)
 
@@ -190,7 +190,7 @@ async def test_replay_of_old_envelope_is_refused_and_names_again(message: Callab
     assert ListedLetter.of(given_up, AGE).problem == ""
 
 
-async def test_replay_of_simulated_envelope_without_send_time_has_no_age_limit() -> None:
+async def test_simulated_envelope_replay_has_no_age_limit() -> None:
     given_up = letter(envelope_message(ASKED))
     age = SendAge(LATER.wall, is_created_at_simulated=True)
 
@@ -205,7 +205,7 @@ async def test_again_sends_old_envelope_now() -> None:
     assert LATER.refusal(message, NOW) is None
 
 
-async def test_replay_of_event_has_no_age_limit() -> None:
+async def test_event_replay_has_no_age_limit() -> None:
     given_up = letter(event_message(event()), topic="llm.events")
 
     assert Replay(age=LATER).message(given_up).value == given_up.raw
@@ -220,7 +220,7 @@ async def test_replay_of_event_has_no_age_limit() -> None:
     ],
     ids=["cut", "small", "topic"],
 )
-async def test_what_cannot_be_replayed_is_said_with_the_reason(refused: Any, problem: str) -> None:
+async def test_unreplayable_letter_is_refused_with_reason(refused: Any, problem: str) -> None:
     bad, good = refused(), letter()
     broker = await bus_with(good)
     await broker.publish(replace(DEAD_LETTERS, room=5), dead_letter_message(bad))
@@ -231,7 +231,7 @@ async def test_what_cannot_be_replayed_is_said_with_the_reason(refused: Any, pro
     assert [problem in str(each) for each in plan.refused] == [True]
 
 
-async def test_what_the_bus_does_not_take_any_more_is_said_and_the_rest_goes() -> None:
+async def test_oversized_replay_is_refused_and_rest_published() -> None:
     large, good = letter(Message("k", b"x" * 2000, {})), letter(Message("k", b"x", {}))
     broker = MemoryBroker(max_message_bytes=1000)
     await broker.publish_all(replace(DEAD_LETTERS, room=9), [*map(dead_letter_message, (large, good))])
@@ -243,7 +243,7 @@ async def test_what_the_bus_does_not_take_any_more_is_said_and_the_rest_goes() -
     assert "Allowed: at most 1000 bytes" in str(done.refused[0])
 
 
-async def test_a_message_goes_back_to_the_lane_that_it_came_from() -> None:
+async def test_replay_returns_message_to_source_lane() -> None:
     gpu = lane_topic(ASKED.workflow, "gpu")
     broker = await bus_with(letter(topic=gpu.name), letter(topic=f"{gpu.name}.x"))
 
@@ -253,7 +253,7 @@ async def test_a_message_goes_back_to_the_lane_that_it_came_from() -> None:
     assert len(await published(broker, gpu)) == len(done.refused) == 1
 
 
-async def test_again_is_a_new_envelope_that_the_old_one_caused_the_same_for_the_same_letter() -> None:
+async def test_again_creates_a_deterministic_child_envelope() -> None:
     signed = SIGNER.sign(envelope_message(ASKED, reply_to="address-1"))
     given_up = letter(signed, reason="crash_loop")
     replay = replaying(again=True, signer=SIGNER)
@@ -282,16 +282,16 @@ async def test_again_is_a_new_envelope_that_the_old_one_caused_the_same_for_the_
         ),
     ],
 )
-def test_what_cannot_be_a_new_envelope_is_refused(message: Message, topic: str, problem: str) -> None:
+def test_letter_unfit_for_again_is_refused(message: Message, topic: str, problem: str) -> None:
     with pytest.raises(ReplayError, match=problem):
         replaying(again=True).message(letter(message, topic=topic))
 
 
-def test_an_envelope_that_was_not_signed_needs_no_signer() -> None:
+def test_unsigned_envelope_needs_no_signer() -> None:
     assert "at_signature" not in replaying(again=True).message(letter()).headers
 
 
-async def test_letters_before_a_time_are_deleted_up_to_the_first_one_that_stays() -> None:
+async def test_purge_stops_at_first_later_letter() -> None:
     hours = [letter(time=NOW + timedelta(hours=hour)) for hour in (0, 1, 3, 2, 4)]
     broker = await bus_with(*hours)
 
@@ -303,7 +303,7 @@ async def test_letters_before_a_time_are_deleted_up_to_the_first_one_that_stays(
     assert await ids_of(broker, LetterFilter()) == [*(each.id for each in hours[2:]), last.id]
 
 
-async def test_all_letters_are_those_that_there_are_when_they_are_counted() -> None:
+async def test_purge_all_keeps_later_letters() -> None:
     broker = await bus_with(letter(), letter())
     await broker.publish(DEAD_LETTERS, Message("k", b"no letter", {}))
 
@@ -326,11 +326,11 @@ async def test_all_letters_are_those_that_there_are_when_they_are_counted() -> N
         ("2026-01-01T09:30+02:00", datetime(2026, 1, 1, 7, 30, tzinfo=UTC)),
     ],
 )
-def test_a_moment_is_a_time_or_an_age(text: str, moment: datetime) -> None:
+def test_time_option_accepts_timestamp_or_age(text: str, moment: datetime) -> None:
     assert moment_of(text, NOW) == moment
 
 
 @pytest.mark.parametrize("text", ["", "soon", "7w", "-1h", "999999d", "24-11-2026"])
-def test_what_is_neither_is_refused(text: str) -> None:
+def test_invalid_time_option_is_refused(text: str) -> None:
     with pytest.raises((ValueError, OverflowError)):
         moment_of(text, NOW)

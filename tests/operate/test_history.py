@@ -43,7 +43,7 @@ def event(kind: str, **body: Any) -> Event:
         ),
     ],
 )
-def test_a_warning_is_told_in_dollars(kind: str, spent_usd: int, why: str) -> None:
+def test_warning_is_shown_in_dollars(kind: str, spent_usd: int, why: str) -> None:
     counter = {**COUNTER, "spent": spent_usd * 1_000_000_000}
 
     (told,) = budget_events([event(kind, **counter)], "acme")
@@ -51,7 +51,7 @@ def test_a_warning_is_told_in_dollars(kind: str, spent_usd: int, why: str) -> No
     assert (told.what, told.subject, told.why) == ("warning", "tenant acme · 2026-11-22", why)
 
 
-def test_a_warning_of_calls_is_told_in_calls() -> None:
+def test_call_warning_is_shown_in_calls() -> None:
     counter = {**COUNTER, "unit": "calls", "spent": 8, "most": 10}
 
     (told,) = budget_events([event("budget.threshold_reached", **counter)], "acme")
@@ -59,7 +59,7 @@ def test_a_warning_of_calls_is_told_in_calls() -> None:
     assert told.why == "8 calls of 10 calls used"
 
 
-def test_a_lease_that_ran_out_is_told_with_what_it_was_charged() -> None:
+def test_expired_lease_is_shown_with_charge() -> None:
     body = {"reservation_id": "r-1", "state": "in_doubt", "nusd": 7, "tokens": 1}
 
     (told,) = budget_events([event("reservation.expired", **body)], "acme")
@@ -67,5 +67,5 @@ def test_a_lease_that_ran_out_is_told_with_what_it_was_charged() -> None:
     assert (told.what, told.subject, told.nusd) == ("expired", "r-1", 7)
 
 
-def test_what_other_tenants_did_is_not_told() -> None:
+def test_history_hides_other_tenants() -> None:
     assert list(budget_events([event("budget.threshold_reached", **COUNTER)], "somebody-else")) == []

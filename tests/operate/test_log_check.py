@@ -48,9 +48,7 @@ def first(found: LogCheck) -> LogFinding:
 
 @given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 @SAME_FOLDER
-def test_any_flipped_byte_of_a_log_is_found_in_its_line(
-    place: float, flip: int, small: Path, copied: Path
-) -> None:
+def test_flipped_log_byte_is_found_by_line(place: float, flip: int, small: Path, copied: Path) -> None:
     whole = (small / "interactions.jsonl").read_bytes()
     at = int(place * len(whole))
     (copied / "interactions.jsonl").write_bytes(whole[:at] + bytes([whole[at] ^ flip]) + whole[at + 1 :])
@@ -63,7 +61,7 @@ def test_any_flipped_byte_of_a_log_is_found_in_its_line(
 
 @given(size=st.floats(0, 1, exclude_max=True))
 @SAME_FOLDER
-def test_a_log_that_is_cut_anywhere_is_found_where_it_ends(size: float, small: Path, copied: Path) -> None:
+def test_cut_log_is_found_at_end(size: float, small: Path, copied: Path) -> None:
     whole = (small / "interactions.jsonl").read_bytes()
     left = whole[: int(size * len(whole))]
     (copied / "interactions.jsonl").write_bytes(left)
@@ -78,7 +76,7 @@ def test_a_log_that_is_cut_anywhere_is_found_where_it_ends(size: float, small: P
     place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), symbol=st.sampled_from(["BTC", "ETH"])
 )
 @SAME_FOLDER
-def test_any_flipped_byte_of_a_file_of_bars_is_found_between_two_lines(
+def test_flipped_bar_byte_is_found_between_lines(
     place: float, flip: int, symbol: str, small: Path, copied: Path
 ) -> None:
     name = f"bars-{symbol}USDT.csv"
@@ -96,7 +94,7 @@ def test_any_flipped_byte_of_a_file_of_bars_is_found_between_two_lines(
 
 @given(rows=st.integers(0, ROWS_A_MARK + 39))
 @SAME_FOLDER
-def test_bars_that_were_cut_off_are_counted(rows: int, small: Path, copied: Path) -> None:
+def test_cut_bars_are_counted(rows: int, small: Path, copied: Path) -> None:
     lines = (small / "bars-BTCUSDT.csv").read_bytes().splitlines(keepends=True)
     (copied / "bars-BTCUSDT.csv").write_bytes(b"".join(lines[: rows + 1]))
 
@@ -106,13 +104,13 @@ def test_bars_that_were_cut_off_are_counted(rows: int, small: Path, copied: Path
     assert found.line <= rows + 2 <= int(found.reason.rpartition(" ")[2])
 
 
-def test_a_session_is_whole(small: Path) -> None:
+def test_intact_session_passes_the_audit(small: Path) -> None:
     found = asyncio.run(audit_log(small))
 
     assert (found.verdict, found.findings, found.notes) == ("whole", (), ())
 
 
-def test_bars_that_cannot_be_read_are_found(copied: Path) -> None:
+def test_unreadable_bars_are_found(copied: Path) -> None:
     (copied / "bars-BTCUSDT.csv").unlink()
     (copied / "bars-BTCUSDT.csv").mkdir()
 
@@ -121,7 +119,7 @@ def test_bars_that_cannot_be_read_are_found(copied: Path) -> None:
     )
 
 
-def test_a_decision_log_that_cannot_be_read_is_an_error_and_one_that_is_gone_is_found(copied: Path) -> None:
+def test_missing_decisions_are_found_unreadable_decisions_raise(copied: Path) -> None:
     decisions = SessionFolder(copied).decisions(1)
     decisions.unlink()
     gone = first(asyncio.run(audit_log(copied)))
@@ -143,14 +141,14 @@ async def kept(path: Path, *given: Event | LLMInteraction) -> LogCheck:
     return await audit_log(path)
 
 
-async def test_a_log_in_which_no_run_has_a_start_is_whole_as_far_as_can_be_known(tmp_path: Path) -> None:
+async def test_log_without_run_start_passes_audit(tmp_path: Path) -> None:
     found = await kept(tmp_path / "log.jsonl", event())
 
     assert (found.verdict, found.lines) == ("whole", 1)
     assert found.notes == ("no run has recorded its start and its end: lines cut from the end do not show",)
 
 
-async def test_the_audit_looks_into_the_records_of_an_unbroken_log(tmp_path: Path) -> None:
+async def test_audit_checks_records_of_intact_log(tmp_path: Path) -> None:
     lost = event("order.filled", id="fill", causation_id="nowhere", trace_id="t")
     honest = interaction()
     forged = LLMResult(**{**honest.result.model_dump(), "output_hash": "0" * 16})
@@ -164,14 +162,14 @@ async def test_the_audit_looks_into_the_records_of_an_unbroken_log(tmp_path: Pat
     ]
 
 
-async def test_a_start_that_no_release_has_written_is_found(tmp_path: Path) -> None:
+async def test_invalid_run_start_is_found(tmp_path: Path) -> None:
     found = await kept(tmp_path / "log.jsonl", event("run.started", id="odd", body={"mode": 7}))
 
     assert [(one.verdict, one.record_id) for one in found.findings] == [("broken", "odd")]
     assert "event odd of kind run.started: body.session_id" in found.findings[0].reason
 
 
-async def test_an_end_that_does_not_fit_the_lines_before_it_is_found_in_a_chain_that_does(
+async def test_run_end_with_wrong_lines_is_found(
     tmp_path: Path,
 ) -> None:
     started = RunStarted(session_id="s", mode="paper", package="0")

@@ -69,7 +69,7 @@ async def halted(
     return controls.serial, reach
 
 
-def test_halt_is_acknowledged_by_the_worker_that_reports_its_serial(tmp_path: Path) -> None:
+def test_halt_is_acknowledged_by_reported_serial(tmp_path: Path) -> None:
     where = BudgetLocationOptions(tmp_path)
 
     async def follow() -> None:
@@ -86,9 +86,7 @@ def test_halt_is_acknowledged_by_the_worker_that_reports_its_serial(tmp_path: Pa
 
 
 @pytest.mark.parametrize("others", [(), ("w-2",)])
-def test_halt_waits_three_seconds_for_a_worker_that_does_not_follow(
-    others: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_halt_waits_three_seconds_for_silent_worker(others: tuple[str, ...], tmp_path: Path) -> None:
     where = BudgetLocationOptions(tmp_path)
 
     async def follow() -> None:
@@ -106,7 +104,7 @@ def test_halt_waits_three_seconds_for_a_worker_that_does_not_follow(
     assert "w-1 did not acknowledge it within 3 s" in reach.problem
 
 
-def test_halt_that_ended_a_process_is_acknowledged_by_its_last_report(tmp_path: Path) -> None:
+def test_final_report_acknowledges_the_halt(tmp_path: Path) -> None:
     where = BudgetLocationOptions(tmp_path)
 
     async def halt() -> CommandReach:
@@ -126,7 +124,7 @@ def test_halt_that_ended_a_process_is_acknowledged_by_its_last_report(tmp_path: 
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_report_of_a_process_that_has_ended_acknowledges_nothing(tmp_path: Path, *, is_running: bool) -> None:
+def test_report_of_ended_process_does_not_acknowledge(tmp_path: Path, *, is_running: bool) -> None:
     asyncio.run(FileStatusFeed(tmp_path).publish(told("w-1", "default", is_running=is_running)))
     clock = Waits()
 
@@ -138,9 +136,7 @@ def test_report_of_a_process_that_has_ended_acknowledges_nothing(tmp_path: Path,
 
 
 @pytest.mark.parametrize("followers", [("acme", "zenith"), ("acme",)])
-def test_halt_of_every_tenant_waits_for_the_workers_of_all(
-    followers: tuple[str, ...], own_redis: RealServer
-) -> None:
+def test_global_halt_waits_for_all_workers(followers: tuple[str, ...], own_redis: RealServer) -> None:
     where = BudgetLocationOptions(None, own_redis.url)
 
     async def halt() -> CommandReach:
@@ -162,7 +158,7 @@ def test_halt_of_every_tenant_waits_for_the_workers_of_all(
     assert reach.is_complete is (len(followers) == 2)
 
 
-def test_command_without_a_place_means_the_only_folder_in_which_a_process_runs(tmp_path: Path) -> None:
+def test_location_defaults_to_the_running_folder(tmp_path: Path) -> None:
     for name in ("ended", "runs"):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / LOG).touch()
@@ -172,7 +168,7 @@ def test_command_without_a_place_means_the_only_folder_in_which_a_process_runs(t
     assert (found.folder, found.ledger_url) == (Path("runs/runs"), None)
 
 
-def test_command_without_a_place_is_refused_if_no_process_runs(tmp_path: Path) -> None:
+def test_missing_location_is_refused_without_process(tmp_path: Path) -> None:
     (tmp_path / "runs" / "ended").mkdir(parents=True)
     (tmp_path / "runs" / "ended" / LOG).touch()
     asyncio.run(FileStatusFeed(tmp_path / "runs" / "ended").publish(told("w-1", "default")))
@@ -181,9 +177,7 @@ def test_command_without_a_place_is_refused_if_no_process_runs(tmp_path: Path) -
         command_location_of(None, None)
 
 
-def test_command_without_a_place_is_refused_if_several_are_live(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_location_is_refused_if_ambiguous(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [tmp_path / "runs" / name for name in ("a", "b")]
     for folder in folders:
         folder.mkdir(parents=True)
@@ -201,15 +195,13 @@ def test_command_without_a_place_is_refused_if_several_are_live(
     assert named.folder == folders[0]
 
 
-def test_command_without_a_place_means_the_configured_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_location_defaults_to_configured_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTIC_LEDGER_URL", "redis://127.0.0.1:1")
 
     assert command_location_of(None, None).ledger_url == "redis://127.0.0.1:1"
 
 
-def test_command_without_a_place_means_the_store_of_the_environment_if_nothing_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_location_defaults_to_environment_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / LOG).touch()
     monkeypatch.setenv("AGENTIC_STORE", str(tmp_path))
 

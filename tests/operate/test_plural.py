@@ -8,5 +8,5 @@ from agentic_trading.operate.choices import pluralize
 @pytest.mark.parametrize(
     ("number", "text"), [(0, "0 bars"), (1, "1 bar"), (2, "2 bars"), (2576, "2,576 bars")]
 )
-def test_one_is_one_and_all_others_are_many(number: int, text: str) -> None:
+def test_pluralize_uses_singular_only_for_1(number: int, text: str) -> None:
     assert pluralize(number, "bar") == text

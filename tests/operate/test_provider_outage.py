@@ -44,25 +44,25 @@ def heard(*answers: GatewayReply) -> FailureKind | None:
         FailureKind.INTERNAL_ERROR,
     ],
 )
-def test_a_first_call_that_fails_of_what_the_next_would_is_enough(kind: FailureKind) -> None:
+def test_permanent_first_failure_is_an_outage(kind: FailureKind) -> None:
     assert heard(failed(kind)) is kind
 
 
 @pytest.mark.parametrize(
     "kind", [FailureKind.TIMEOUT, FailureKind.RATE_LIMIT, FailureKind.REFUSAL, FailureKind.SHUTDOWN]
 )
-def test_a_first_call_that_fails_of_what_may_pass_is_not(kind: FailureKind) -> None:
+def test_transient_first_failure_is_no_outage(kind: FailureKind) -> None:
     assert heard(failed(kind)) is None
 
 
-def test_after_an_answer_only_the_key_and_the_account_are_final() -> None:
+def test_later_outage_needs_auth_or_billing_failure() -> None:
     assert heard(answered(), failed(FailureKind.SERVER_ERROR)) is None
     assert heard(answered(), failed(FailureKind.INVALID_REQUEST)) is None
     assert heard(answered(), failed(FailureKind.BILLING)) is FailureKind.BILLING
     assert heard(answered(), failed(FailureKind.AUTH_ERROR), answered()) is FailureKind.AUTH_ERROR
 
 
-def test_what_was_not_sent_or_is_not_live_tells_nothing() -> None:
+def test_unsent_or_recorded_failure_is_ignored() -> None:
     reason = FailureReason(category=FailureKind.AUTH_ERROR, description="no worker")
 
     assert heard(failed(FailureKind.INVALID_REQUEST, dispatched_at=None)) is None
@@ -70,7 +70,7 @@ def test_what_was_not_sent_or_is_not_live_tells_nothing() -> None:
     assert heard(NoDecision(reason=reason)) is None
 
 
-async def test_every_answer_of_a_gateway_is_heard_and_passed_on() -> None:
+async def test_watched_gateway_passes_answers_through() -> None:
     outage, answer, told = ProviderOutage(), failed(FailureKind.AUTH_ERROR), event("analysis.skipped")
     recorded: list[object] = []
 
@@ -90,7 +90,7 @@ async def test_every_answer_of_a_gateway_is_heard_and_passed_on() -> None:
     assert outage.failure is not None
 
 
-def test_an_unusable_provider_is_told_with_its_reason_and_what_is_left_to_do() -> None:
+def test_unusable_provider_error_names_remedy() -> None:
     reason = FailureReason(category=FailureKind.AUTH_ERROR, description="invalid key")
 
     assert str(UnusableProviderError("openai", reason, begun=True)) == (
@@ -138,19 +138,19 @@ async def test_each_model_is_counted_once() -> None:
 @pytest.mark.parametrize(
     "kind", [FailureKind.AUTH_ERROR, FailureKind.SERVER_ERROR, FailureKind.INVALID_REQUEST]
 )
-async def test_a_count_that_is_refused_for_good_ends_it(kind: FailureKind) -> None:
+async def test_permanent_count_failure_is_raised(kind: FailureKind) -> None:
     with pytest.raises(UnusableProviderError, match=f"{kind}.*told by the server") as refused:
         await proven(error(kind))
 
     assert not refused.value.begun
 
 
-async def test_a_count_that_may_come_later_does_not() -> None:
+async def test_transient_count_failure_is_tolerated() -> None:
     assert await proven(error(FailureKind.RATE_LIMIT)) == ["one", "two"]
     assert await proven(TimeoutError()) == ["one"]
 
 
-async def test_a_server_of_ones_own_may_not_know_how_to_count() -> None:
+async def test_own_server_may_refuse_token_count() -> None:
     assert len(await proven(error(FailureKind.INVALID_REQUEST), has_own_server=True)) == 2
     assert len(await proven(error(FailureKind.SERVER_ERROR, sent=True), has_own_server=True)) == 2
     with pytest.raises(UnusableProviderError):

@@ -39,27 +39,27 @@ def names(who: ProviderSelection) -> list[str]:
     return [who.models[workflow].model for workflow in WORKFLOWS]
 
 
-def test_without_a_name_each_workflow_asks_its_own_claude() -> None:
+def test_default_models_differ_by_workflow() -> None:
     who = select_provider(options(**ANTHROPIC), TABLES, now=NOW)
 
     assert (who.llm, who.model) == (LLMProvider.ANTHROPIC, "")
     assert names(who) == ["claude-sonnet-5-5", "claude-haiku-5-5"]
 
 
-def test_a_named_model_answers_every_workflow() -> None:
+def test_named_model_answers_every_workflow() -> None:
     who = select_provider(options(**ANTHROPIC, model="claude-opus-5-5"), TABLES, now=NOW)
 
     assert names(who) == ["claude-opus-5-5", "claude-opus-5-5"]
 
 
-def test_a_run_that_goes_on_keeps_its_model() -> None:
+def test_resumed_run_keeps_the_model() -> None:
     assert (
         select_provider(options(**ANTHROPIC), TABLES, now=NOW, model="claude-opus-5-5").model
         == "claude-opus-5-5"
     )
 
 
-def test_the_only_model_of_ones_own_needs_no_name(tmp_path: Path) -> None:
+def test_single_own_model_is_the_default(tmp_path: Path) -> None:
     one, two = own_tables(tmp_path), own_tables(tmp_path, ["first", "second"])
 
     assert select_provider(options(provider="openai"), one, now=NOW).model == OWN_MODEL
@@ -67,7 +67,7 @@ def test_the_only_model_of_ones_own_needs_no_name(tmp_path: Path) -> None:
         select_provider(options(provider="openai"), two, now=NOW)
 
 
-def test_the_local_model_has_a_name_of_its_own() -> None:
+def test_local_model_has_a_default_name() -> None:
     assert select_provider(options(**LOCAL), TABLES, now=NOW).model in WEIGHTS
 
 
@@ -83,14 +83,14 @@ def test_the_local_model_has_a_name_of_its_own() -> None:
         ({"provider": "local", "model": "smollm3"}, "not in the table of models. Allowed: smollm2-135m"),
     ],
 )
-def test_an_unknown_model_is_refused_with_those_that_are_known(changes: dict[str, Any], told: str) -> None:
+def test_unknown_model_error_lists_known_models(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(OptionError, match=told) as refused:
         select_provider(options(**{**ANTHROPIC, **changes}), TABLES, now=NOW)
 
     assert refused.value.option == "--model"
 
 
-def test_a_retired_model_is_refused_from_the_day_after() -> None:
+def test_retired_model_is_refused_after_last_day() -> None:
     old = options(**ANTHROPIC, model="claude-sonnet-4-5-20250929")
 
     assert select_provider(old, TABLES, now=datetime(2026, 11, 30, 23, tzinfo=UTC)).model == old.model
@@ -101,7 +101,7 @@ def test_a_retired_model_is_refused_from_the_day_after() -> None:
     assert old.model not in refused.value.allowed
 
 
-def test_a_model_without_a_price_is_refused(tmp_path: Path) -> None:
+def test_unpriced_model_is_refused(tmp_path: Path) -> None:
     tables = load_tables(own_rows(tmp_path)[0])
 
     with pytest.raises(
@@ -111,9 +111,7 @@ def test_a_model_without_a_price_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("provider", "variable"), [("anthropic", "ANTHROPIC"), ("openai", "OPENAI")])
-async def test_a_missing_key_is_told_by_variable_and_folder(
-    provider: str, variable: str, own: Tables
-) -> None:
+async def test_missing_key_error_names_variable_and_file(provider: str, variable: str, own: Tables) -> None:
     model = "" if provider == "anthropic" else OWN_MODEL
     asked = options(provider=provider, model=model)
     who = select_provider(asked, own, now=NOW)
@@ -125,7 +123,7 @@ async def test_a_missing_key_is_told_by_variable_and_folder(
         await ready(asked, who)
 
 
-async def test_a_key_of_no_use_is_told_and_not_shown() -> None:
+async def test_invalid_key_is_refused_and_hidden() -> None:
     asked = options(**ANTHROPIC, keys={"anthropic": "sesame with blanks"})
 
     with pytest.raises(ConfigError, match=r"providers\.anthropic\.secret is without a usable key") as refused:
@@ -134,7 +132,7 @@ async def test_a_key_of_no_use_is_told_and_not_shown() -> None:
     assert "sesame" not in str(refused.value)
 
 
-async def test_a_key_may_lie_in_a_file(tmp_path: Path) -> None:
+async def test_key_is_read_from_file(tmp_path: Path) -> None:
     asked = options(**ANTHROPIC, secrets_folder=tmp_path)
     who = select_provider(asked, TABLES, now=NOW)
 
@@ -146,7 +144,7 @@ async def test_a_key_may_lie_in_a_file(tmp_path: Path) -> None:
     await providers.aclose()
 
 
-async def test_a_server_of_ones_own_needs_no_key(own: Tables) -> None:
+async def test_own_server_needs_no_key(own: Tables) -> None:
     asked = options(**OPENAI, base_url="http://127.0.0.1:9/v1")
 
     providers = await ready(asked, select_provider(asked, own, now=NOW))
@@ -155,7 +153,7 @@ async def test_a_server_of_ones_own_needs_no_key(own: Tables) -> None:
     await providers.aclose()
 
 
-async def test_weights_that_are_missing_or_broken_are_told_with_the_way_to_get_them(tmp_path: Path) -> None:
+async def test_unusable_weights_error_names_remedy(tmp_path: Path) -> None:
     asked = options(**LOCAL, weights_folder=tmp_path)
     who = select_provider(asked, TABLES, now=NOW)
 
@@ -169,7 +167,7 @@ async def test_weights_that_are_missing_or_broken_are_told_with_the_way_to_get_t
 
 
 @pytest.mark.parametrize(("changes", "extra"), [(LOCAL, "local")])
-async def test_an_extra_that_is_not_installed_is_named(
+async def test_missing_extra_is_named(
     changes: dict[str, Any], extra: str, own: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = options(**changes)
@@ -180,7 +178,7 @@ async def test_an_extra_that_is_not_installed_is_named(
         await ready(asked, who)
 
 
-def test_the_address_of_a_server_is_the_option_or_else_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_base_url_option_precedes_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     def address(provider: str, base_url: str | None = None) -> str | None:
         return load_run_config(provider=provider, base_url=base_url).providers[provider].base_url
 
@@ -205,9 +203,9 @@ def test_the_address_of_a_server_is_the_option_or_else_the_variable(monkeypatch:
         ("https://secret.example", "https://…"),
     ],
 )
-def test_a_record_keeps_no_host(address: str | None, kept: str) -> None:
+def test_recorded_url_has_no_host(address: str | None, kept: str) -> None:
     assert host_free(address) == kept
 
 
-def test_every_workflow_of_a_session_has_a_model() -> None:
+def test_session_workflows_are_analysis_and_execution() -> None:
     assert set(WORKFLOWS) == {EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION}

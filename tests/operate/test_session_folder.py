@@ -43,7 +43,7 @@ def manifest(run_number: int = 1, **changes: Any) -> RunManifest:
     return RunManifest(**{**fields, **changes})
 
 
-def test_the_first_run_has_the_plain_names_and_the_next_one_its_number() -> None:
+def test_file_names_carry_the_run_number() -> None:
     folder = SessionFolder(Path("out"))
 
     names = [
@@ -57,7 +57,7 @@ def test_the_first_run_has_the_plain_names_and_the_next_one_its_number() -> None
     ]
 
 
-def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_manifest_round_trips(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
     first, second = manifest(), manifest(2, digest="ab", interrupted=True, answers="recorded")
 
@@ -73,7 +73,7 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run-2.json", "run.json"]
 
 
-def test_the_lines_of_a_run_end_where_the_next_one_begins(tmp_path: Path) -> None:
+def test_run_lines_end_at_next_run(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
     folder.write_manifest(manifest())
     folder.write_manifest(manifest(2, first_seq=17))
@@ -82,7 +82,7 @@ def test_the_lines_of_a_run_end_where_the_next_one_begins(tmp_path: Path) -> Non
     assert folder.last_seq(folder.read_manifest(2)) is None
 
 
-def test_a_run_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+def test_unknown_run_error_lists_known_runs(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
 
     with pytest.raises(
@@ -95,15 +95,13 @@ def test_a_run_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("name", "lacks"), [("none", "which is not a folder"), ("n" * 300, "name too long")])
-def test_a_folder_that_is_not_there_is_told_by_the_option_that_named_it(
-    name: str, lacks: str, tmp_path: Path
-) -> None:
+def test_missing_folder_error_names_the_option(name: str, lacks: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=f"(?i)--from is .*{lacks}.*. Allowed: a folder"):
         SessionFolder(tmp_path / name).read_manifest(option="--from")
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"no json", b"[1,2]"])
-def test_a_file_that_is_no_manifest_is_named(content: bytes, tmp_path: Path) -> None:
+def test_invalid_manifest_is_named(content: bytes, tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
     folder.manifest(1).write_bytes(content)
 
@@ -111,7 +109,7 @@ def test_a_file_that_is_no_manifest_is_named(content: bytes, tmp_path: Path) -> 
         folder.read_manifest()
 
 
-def test_a_manifest_that_names_no_provider_is_none(tmp_path: Path) -> None:
+def test_manifest_with_unknown_provider_is_invalid(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
     folder.manifest(1).write_text(
         manifest().model_dump_json().replace('"answers":"rules"', '"answers":"acme"')
@@ -121,7 +119,7 @@ def test_a_manifest_that_names_no_provider_is_none(tmp_path: Path) -> None:
         folder.read_manifest()
 
 
-def test_a_folder_is_made_with_its_parents_and_left_empty(tmp_path: Path) -> None:
+def test_prepare_creates_folder_with_parents(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path / "runs" / "first")
 
     folder.prepare()
@@ -131,7 +129,7 @@ def test_a_folder_is_made_with_its_parents_and_left_empty(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
-def test_a_folder_that_cannot_be_made_is_told(place: str, tmp_path: Path) -> None:
+def test_uncreatable_folder_is_refused(place: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(StoreError, match=r"cannot be written .*. Choose another --out") as refused:
@@ -140,7 +138,7 @@ def test_a_folder_that_cannot_be_made_is_told(place: str, tmp_path: Path) -> Non
     assert refused.value.path == tmp_path / place
 
 
-def test_a_manifest_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_unwritable_manifest_is_refused(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
     folder.manifest(1).mkdir()
 
@@ -159,7 +157,7 @@ async def kept(folder: SessionFolder, *bars: Bar, fed: int = 0) -> list[Bar]:
     return [item async for item in held.feed() if isinstance(item, Bar)]
 
 
-async def test_bars_are_kept_as_they_come(tmp_path: Path) -> None:
+async def test_bars_are_kept_in_order(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
 
     assert await kept(folder) == []
@@ -171,7 +169,7 @@ async def test_bars_are_kept_as_they_come(tmp_path: Path) -> None:
     ]
 
 
-async def test_bars_that_were_fed_before_are_there_from_the_start_and_not_twice(tmp_path: Path) -> None:
+async def test_fed_bars_are_not_written_twice(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
     fed = await kept(folder, bar(0), bar(1))
     with folder.bars(1, "BTCUSDT").open("a") as file:
@@ -182,7 +180,7 @@ async def test_bars_that_were_fed_before_are_there_from_the_start_and_not_twice(
     assert await kept(folder, bar(0), bar(1), bar(2), fed=2) == [*fed, bar(2)]
 
 
-async def test_a_file_of_bars_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+async def test_unwritable_bars_file_is_refused(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
     files = BarFiles(folder, manifest())
     folder.bars(1, "BTCUSDT").mkdir()
@@ -199,7 +197,7 @@ async def rows_in(folder: SessionFolder) -> int:
     return len(text.splitlines()) - 1
 
 
-async def test_bars_are_written_in_batches_and_those_of_a_stream_at_once(tmp_path: Path) -> None:
+async def test_bars_are_batched_unless_streamed(tmp_path: Path) -> None:
     for name, streams, waiting in (("file", set[str](), 0), ("stream", {"BTCUSDT"}, 3)):
         folder = SessionFolder(tmp_path / name)
         await asyncio.to_thread(folder.prepare)
@@ -230,7 +228,7 @@ class RowsSeen:
         self.rows.append(await rows_in(self._folder))
 
 
-async def test_every_bar_is_written_before_anything_is_asked_or_recorded_on_it(tmp_path: Path) -> None:
+async def test_bars_are_written_before_calls_and_events(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
     files, seen = BarFiles(folder, manifest()), RowsSeen(folder)
     await files.open()

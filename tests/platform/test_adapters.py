@@ -129,13 +129,13 @@ def refused(name: str, config: ProviderConfig) -> str:
     return str(error.value)
 
 
-def test_every_built_in_provider_is_an_entry_point_of_our_own_wheel() -> None:
+def test_built_in_providers_are_entry_points() -> None:
     factories = {str(name): factory_of(name, ProviderConfig()) for name in LLMProvider}
 
     assert all(isinstance(factory, ShippedAdapter) for factory in factories.values())
 
 
-def test_two_names_may_have_one_adapter() -> None:
+def test_two_names_may_share_an_adapter() -> None:
     made = [
         provider_of(context(name, ProviderConfig(adapter="openai", base_url=f"http://{name}/v1")))
         for name in ("vllm-a", "vllm-b")
@@ -145,7 +145,7 @@ def test_two_names_may_have_one_adapter() -> None:
     assert made[0] is not made[1]
 
 
-def test_an_installed_package_answers_under_its_own_name(acme: Path) -> None:
+def test_installed_package_provides_an_adapter(acme: Path) -> None:
     provider = provider_of(context("house", ProviderConfig(options={"region": "eu"})))
 
     answer = asyncio.run(provider.complete(ModelRequest(envelope(), 1, 1, "", "", "text", max_tokens=8)))
@@ -217,7 +217,7 @@ def test_only_a_named_adapter_is_loaded(acme: Path) -> None:
         ("scripted", None, {"answers": "{}"}, "option answers must be a list of texts"),
     ],
 )
-def test_what_is_no_adapter_is_refused_by_name(
+def test_unusable_adapter_is_refused_with_reason(
     name: str, adapter: str | None, options: dict[str, Any], says: str
 ) -> None:
     message = refused(name, ProviderConfig(adapter=adapter, options=options))
@@ -227,13 +227,13 @@ def test_what_is_no_adapter_is_refused_by_name(
 
 
 @pytest.mark.usefixtures("acme")
-def test_an_unknown_adapter_is_refused_with_those_that_there_are() -> None:
+def test_unknown_adapter_error_lists_known_adapters() -> None:
     known = "anthropic, anthropic-sdk, house, local, openai, rules, scripted, or module:factory"
 
     assert refused("hous", ProviderConfig()).endswith(f"Allowed: {known}")
 
 
-def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)  # what cannot be imported
     local = ProviderConfig(adapter="local")
 
@@ -249,7 +249,7 @@ def provider(context):
 """
 
 
-def test_module_of_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_working_directory_module_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder_adapter.py").write_text(FOLDER_ADAPTER, encoding="utf-8")
@@ -260,9 +260,7 @@ def test_module_of_the_working_directory_is_found(tmp_path: Path, monkeypatch: p
     assert sys.path[-1] == str(tmp_path)  # last: it replaces no installed module
 
 
-def test_missing_module_is_refused_with_the_folder_searched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_module_error_names_searched_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     monkeypatch.chdir(tmp_path)
 
@@ -273,7 +271,7 @@ def test_missing_module_is_refused_with_the_folder_searched(
 
 
 @pytest.mark.parametrize("options", [{}, {"client": "AsyncAnthropicVertex", "arguments": {"region": "eu"}}])
-def test_the_sdk_of_a_vendor_is_an_adapter_and_needs_a_key_where_it_sends_one(
+def test_vendor_sdk_adapter_may_need_a_key(
     options: dict[str, Any],
 ) -> None:
     config = ProviderConfig(adapter="anthropic-sdk", options=options)
@@ -284,7 +282,7 @@ def test_the_sdk_of_a_vendor_is_an_adapter_and_needs_a_key_where_it_sends_one(
     assert factory.needs_key(config) is not bool(options)
 
 
-def test_a_name_that_two_packages_offer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapter_name_in_two_packages_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = build_wheel(tmp_path, "beta_llm", "beta_llm", "openai = beta_llm:HouseProvider")
     monkeypatch.syspath_prepend(str(install(wheel, tmp_path / "site")))
 
@@ -324,7 +322,7 @@ def row(model: str, *, output: int) -> ModelConfig:
     })
 
 
-def test_a_row_of_the_configuration_goes_before_a_file_that_before_an_adapter_and_that_before_ours(
+def test_configured_row_precedes_file_and_adapter(
     tmp_path: Path,
 ) -> None:
     models, prices = own_rows(tmp_path, ["own-model", "filed"])
@@ -349,27 +347,25 @@ class Wrong(Silent):
         return [{"model": "brought"}]
 
 
-def test_rows_of_an_adapter_that_are_none_are_refused_by_its_name() -> None:
+def test_invalid_adapter_rows_are_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"providers\.openai\.adapter is openai, which cannot be created \(Validation"
     ):
         tables_of(PlatformConfig(providers={"openai": ProviderConfig()}), {"openai": Wrong})
 
 
-def test_without_rows_of_ones_own_the_book_is_the_shipped_one() -> None:
+def test_shipped_price_book_is_the_default() -> None:
     _, book = tables_of(PlatformConfig(providers={"openai": ProviderConfig()}), {})
 
     assert "+" not in book.name
 
 
-def test_a_table_that_is_none_is_named() -> None:
+def test_unreadable_table_is_named() -> None:
     with pytest.raises(TableError, match=r"^none.json: cannot be read"):
         tables_of(PlatformConfig(models_file=Path("none.json")), {})
 
 
-def test_a_key_is_in_a_file_of_the_tenant_or_of_all_else_in_the_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tenant_key_file_precedes_shared_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOUSE_TOKEN", "of-the-variable")
     tenants = {"acme": TenantConfig(provider_keys="own"), "beta": TenantConfig()}
     fields: dict[str, Any] = {"tenants": tenants, "secrets_folder": tmp_path}
@@ -386,7 +382,7 @@ def test_a_key_is_in_a_file_of_the_tenant_or_of_all_else_in_the_variable(
     assert asyncio.run(keys.key_of("acme")) == "of-acme"
 
 
-def test_a_missing_key_is_named_by_variable_and_file_when_it_is_asked_for() -> None:
+def test_missing_key_error_names_variable_and_file() -> None:
     keys = keys_of(load_config(providers={"house": {}}), "house")
 
     with pytest.raises(
@@ -395,7 +391,7 @@ def test_a_missing_key_is_named_by_variable_and_file_when_it_is_asked_for() -> N
         asyncio.run(keys.key_of("default"))
 
 
-def test_a_server_of_ones_own_gets_some_word_for_a_key() -> None:
+def test_own_server_gets_placeholder_key() -> None:
     served = ProviderConfig(adapter="openai", base_url="http://127.0.0.1:9/v1")
     config = PlatformConfig(providers={"vllm-a": served})
 
@@ -404,7 +400,7 @@ def test_a_server_of_ones_own_gets_some_word_for_a_key() -> None:
     assert asyncio.run(keys.key_of("default")) == "none"
 
 
-def test_scripted_answers_stand_in_the_options() -> None:
+def test_scripted_answers_come_from_options() -> None:
     provider: Provider = provider_of(context("scripted", ProviderConfig(options={"answers": ['{"a":1}']})))
 
     answer = asyncio.run(provider.complete(ModelRequest(envelope(), 1, 1, "", "", "text", max_tokens=8)))
@@ -412,14 +408,14 @@ def test_scripted_answers_stand_in_the_options() -> None:
     assert answer.text == '{"a":1}'
 
 
-def test_boards_without_a_server_are_in_the_folder(tmp_path: Path) -> None:
+def test_local_boards_are_in_the_folder(tmp_path: Path) -> None:
     controls, statuses = boards_of(None, tmp_path)
 
     assert asyncio.run(controls.read("default")).limits == ()
     assert asyncio.run(statuses.read("default")) == []
 
 
-def test_principals_prove_themselves_by_the_keys_of_a_folder(tmp_path: Path) -> None:
+def test_principal_keys_come_from_folder(tmp_path: Path) -> None:
     with pytest.raises(SigningKeyError, match="has no key"):
         signing_keys_of(tmp_path, None)
     (tmp_path / "desk-a").write_text("k" * 32)

@@ -56,7 +56,7 @@ def problems(refused: pytest.ExceptionInfo[ConfigError]) -> list[str]:
     return [problem.place for problem in refused.value.problems]
 
 
-async def test_workers_of_a_shared_bus_need_a_shared_ledger(tmp_path: Path) -> None:
+async def test_shared_bus_workers_need_shared_ledger(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the Redis with the ledger and claims of all workers") as refused:
         async with Platform(PlatformConfig(folder=tmp_path / "log", bus=NOWHERE)):
             pass
@@ -65,7 +65,7 @@ async def test_workers_of_a_shared_bus_need_a_shared_ledger(tmp_path: Path) -> N
     assert not (tmp_path / "log").exists()
 
 
-async def test_principals_of_a_shared_bus_have_to_be_proved(tmp_path: Path) -> None:
+async def test_shared_bus_principals_need_keys(tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text(
         '[principals.desk]\ntenants = ["default"]\nagents = ["*"]\nworkflows = ["general"]\nmodels = ["rules/*"]\n',
@@ -94,7 +94,7 @@ class Refusing(MemoryBroker):
 
 
 @pytest.mark.parametrize("ack_after", ["stream", "store", None])
-async def test_an_answer_waits_for_the_stream_or_for_the_store_alone(
+async def test_answer_waits_for_stream_or_store(
     ack_after: Literal["stream", "store"] | None, tmp_path: Path
 ) -> None:
     broker = Refusing()
@@ -128,7 +128,7 @@ async def test_an_answer_waits_for_the_stream_or_for_the_store_alone(
         ("backtest", -SENT_WITHIN, False),
     ],
 )
-async def test_worker_refuses_old_message_unless_created_at_is_simulated(
+async def test_worker_refuses_old_message_unless_simulated(
     mode: Literal["paper", "backtest"], sent_at: timedelta | None, *, is_answered: bool
 ) -> None:
     broker, provider, now = MemoryBroker(), scripted(), SystemClock().now()
@@ -150,7 +150,7 @@ async def test_worker_refuses_old_message_unless_created_at_is_simulated(
 
 
 @pytest.mark.parametrize(("ack_after", "is_sent"), [(None, False), ("store", True)])
-async def test_a_log_is_sent_to_a_redis_only_where_it_is_said_so(
+async def test_log_streams_to_redis_only_if_configured(
     ack_after: Literal["store"] | None, *, is_sent: bool, tmp_path: Path
 ) -> None:
     broker = MemoryBroker()
@@ -162,14 +162,14 @@ async def test_a_log_is_sent_to_a_redis_only_where_it_is_said_so(
     assert bool([each async for each in broker.scan(RECORDS)]) is is_sent
 
 
-def test_what_is_waited_for_is_a_setting_of_a_bus_with_servers() -> None:
+def test_ack_after_requires_bus_with_servers() -> None:
     with pytest.raises(ConfigError, match=r'"store", but bus\.url is not set') as refused:
         PlatformConfig(ack_after="store")
 
     assert problems(refused) == ["ack_after"]
 
 
-async def test_a_client_without_workers_needs_a_bus_with_servers() -> None:
+async def test_remote_gateway_requires_bus_with_servers() -> None:
     with pytest.raises(ConfigError, match=r"bus\.url is not set"):
         async with remote_gateway(PlatformConfig()):
             pass
@@ -186,7 +186,7 @@ async def test_a_client_without_workers_needs_a_bus_with_servers() -> None:
         ({"max_message_bytes": 0}, "bus.max_message_bytes"),
     ],
 )
-def test_what_no_bus_can_have_is_refused(fields: Mapping[str, Any], place: str) -> None:
+def test_invalid_bus_field_is_refused(fields: Mapping[str, Any], place: str) -> None:
     with pytest.raises(ConfigError) as refused:
         PlatformConfig.model_validate({"bus": fields})
 
@@ -204,16 +204,14 @@ def test_what_no_bus_can_have_is_refused(fields: Mapping[str, Any], place: str) 
         ("ledger", "sesame@host://", "an invalid value, hidden because it may contain a secret"),
     ],
 )
-def test_an_address_is_refused_for_what_is_wrong_with_it_and_shows_no_secret(
-    table: str, url: str, found: str
-) -> None:
+def test_invalid_url_error_hides_secrets(table: str, url: str, found: str) -> None:
     with pytest.raises(ConfigError, match=f"{table}.url is {found}. Allowed: ") as refused:
         PlatformConfig.model_validate({table: {"url": url}})
 
     assert "sesame" not in str(refused.value)
 
 
-def test_files_that_are_not_there_and_a_password_are_told_apart(tmp_path: Path) -> None:
+def test_unreadable_and_invalid_files_are_distinguished(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("sesame-open-up\n", encoding="utf-8")
     logged_in: dict[str, Any] = {
         "url": "kafka://127.0.0.1:1",
@@ -240,7 +238,7 @@ def test_files_that_are_not_there_and_a_password_are_told_apart(tmp_path: Path) 
     assert config.redaction.text("it was sesame-open-up") != "it was sesame-open-up"
 
 
-def test_a_lane_is_a_topic_beside_the_workflows_own() -> None:
+def test_lane_is_a_separate_topic() -> None:
     names = [plan.name for plan in planned_topics(lanes=["gpu"])]
 
     assert {lane_topic(workflow, "gpu").name for workflow in ENVELOPES} < set(names)
@@ -248,7 +246,7 @@ def test_a_lane_is_a_topic_beside_the_workflows_own() -> None:
 
 
 @ON_KAFKA
-async def test_calls_over_a_shared_bus_are_answered_by_another_platform_and_paid_from_one_ledger(
+async def test_shared_bus_worker_answers_remote_gateways(
     tmp_path: Path, kafka_servers: str, own_redis: RealServer
 ) -> None:
     bus = await bus_on(kafka_servers)
@@ -272,7 +270,7 @@ async def test_calls_over_a_shared_bus_are_answered_by_another_platform_and_paid
 
 
 @ON_KAFKA
-async def test_an_envelope_is_served_where_its_provider_is_and_a_fallback_reaches_the_other_worker(
+async def test_provider_lanes_route_envelopes_and_fallbacks(
     tmp_path: Path, kafka_servers: str, own_redis: RealServer
 ) -> None:
     bus, ledger = await bus_on(kafka_servers, "house"), LedgerConfig(url=own_redis.url)
@@ -323,7 +321,7 @@ class Hanging(ScriptedProvider):
         return await super().complete(request)
 
 
-async def test_calls_under_way_have_a_time_to_end_in_and_are_then_on_record_in_doubt(tmp_path: Path) -> None:
+async def test_calls_past_drain_are_recorded_in_doubt(tmp_path: Path) -> None:
     hanging = Hanging()
     platform = Platform(PlatformConfig(folder=tmp_path), Ports(providers={"scripted": hanging}), drain_s=0.05)
 

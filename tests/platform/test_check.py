@@ -21,7 +21,7 @@ def found(config: PlatformConfig) -> list[str]:
     return [str(problem) for problem in asyncio.run(check_platform(config, clock))]
 
 
-def test_what_can_be_used_has_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usable_configuration_has_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-1")
     served = {
         "anthropic": ProviderConfig(),
@@ -71,7 +71,7 @@ def test_every_problem_is_found_at_once(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_model_that_cannot_be_asked_is_found(fields: dict[str, Any], problem: str) -> None:
+def test_unusable_model_is_found(fields: dict[str, Any], problem: str) -> None:
     row = {"context_tokens": 1, "max_output_tokens": 1, "source": "x", "checked_on": "2026-11-22"}
     rows = [{**row, "model": "unpriced"}, {**row, "model": "old", "retires_on": "2026-11-21"}]
     served = {"openai": {"base_url": "http://h/v1", "models": rows}}
@@ -91,7 +91,7 @@ class Unclosable(ScriptedProvider):
         raise OSError("the socket is gone")
 
 
-def test_a_provider_that_cannot_be_closed_is_a_problem_of_its_own(tmp_path: Path) -> None:
+def test_unclosable_provider_is_a_separate_problem(tmp_path: Path) -> None:
     (tmp_path / "gateway.toml").write_text(
         f'policy = "none.toml"\n[providers.house]\nadapter = "{__name__}:Unclosable"\n', encoding="utf-8"
     )
@@ -105,7 +105,7 @@ def test_a_provider_that_cannot_be_closed_is_a_problem_of_its_own(tmp_path: Path
     assert "policy is " in policy
 
 
-def test_principals_need_their_keys_and_clients_sign_as_one_of_them(tmp_path: Path) -> None:
+def test_principals_need_keys_and_known_signer(tmp_path: Path) -> None:
     policy, keys = tmp_path / "policy.toml", tmp_path / "keys"
     policy.write_text(POLICY, encoding="utf-8")
     keys.mkdir()

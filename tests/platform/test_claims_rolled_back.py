@@ -101,9 +101,7 @@ def logged(event: str) -> Iterator[Seen]:
         structlog.configure(processors=before)
 
 
-async def test_an_envelope_that_is_delivered_again_waits_for_the_rebuild_and_is_answered_from_the_log(
-    desk: Desk, tmp_path: Path
-) -> None:
+async def test_redelivered_envelope_waits_for_rebuild(desk: Desk, tmp_path: Path) -> None:
     async with desk.opened() as (platform, _):
         await platform.ask(envelope(1))
         await desk.copied(tmp_path / "older")
@@ -128,9 +126,7 @@ async def test_an_envelope_that_is_delivered_again_waits_for_the_rebuild_and_is_
     assert len(desk.provider.requests) == 2
 
 
-async def test_a_worker_without_the_log_of_a_finished_envelope_whose_claim_was_forgotten_pays_nothing(
-    desk: Desk, tmp_path: Path
-) -> None:
+async def test_lost_claim_without_log_is_not_repaid(desk: Desk, tmp_path: Path) -> None:
     async with desk.opened() as (platform, _):
         await platform.ask(envelope(1))
         await desk.copied(tmp_path / "older")
@@ -148,9 +144,7 @@ async def test_a_worker_without_the_log_of_a_finished_envelope_whose_claim_was_f
     assert len(desk.provider.requests) == 2
 
 
-async def test_a_start_finds_by_its_log_that_the_server_was_set_back_and_closes_the_claims_of_all(
-    desk: Desk, tmp_path: Path
-) -> None:
+async def test_start_detects_restored_server_and_closes_claims(desk: Desk, tmp_path: Path) -> None:
     asked = envelope(2)
     async with desk.opened() as (platform, _):
         await platform.ask(envelope(1))
@@ -190,7 +184,7 @@ class CopiesTheServer(ScriptedProvider):
 
 
 @pytest.mark.parametrize("workflow", ["analysis", "execution"])
-async def test_where_the_server_knows_no_more_than_that_an_attempt_is_on_its_way_no_order_is_sent_again(
+async def test_restored_server_never_resends_an_order(
     workflow: str, tmp_path: Path, own_redis: RealServer
 ) -> None:
     provider = CopiesTheServer(own_redis, tmp_path / "older")

@@ -39,7 +39,7 @@ def problems_of(**fields: Any) -> list[str]:
     return list(map(str, refused.value.problems))
 
 
-def test_without_a_field_it_is_a_gateway_in_memory_for_one_tenant() -> None:
+def test_default_configuration_is_single_tenant_in_memory() -> None:
     config = PlatformConfig()
 
     assert (config.name, config.folder, config.mode, config.ledger.url) == ("", None, "paper", None)
@@ -47,13 +47,13 @@ def test_without_a_field_it_is_a_gateway_in_memory_for_one_tenant() -> None:
 
 
 @pytest.mark.parametrize("changed", [{"price": {"input": True, "output": 150}}, {"context_tokens": True}])
-def test_true_is_no_number_of_a_row(changed: dict[str, Any]) -> None:
+def test_boolean_is_not_a_number(changed: dict[str, Any]) -> None:
     provider = {"adapter": "openai", "base_url": "http://127.0.0.1:1", "models": [ROW | changed]}
 
     assert any("not true or false" in problem for problem in problems_of(providers={"own": provider}))
 
 
-def test_in_code_it_reads_no_file_and_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_configuration_ignores_files_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("agentic-trading.toml").write_text('name = "stray"\n', encoding="utf-8")
     monkeypatch.setenv("AGENTIC_NAME", "stray")
     monkeypatch.setenv("AGENTIC_NOBODY", "reads it")
@@ -66,7 +66,7 @@ def test_in_code_it_reads_no_file_and_no_environment(monkeypatch: pytest.MonkeyP
     assert config.origin_of("name") == "code"
 
 
-def test_mappings_and_models_are_the_same() -> None:
+def test_mappings_equal_configuration_models() -> None:
     plain: dict[str, Any] = {
         "providers": {"vllm-a": {"adapter": "openai", "base_url": "http://10.0.0.5:8000/v1"}},
         "fallback": {"analysis": {"to": ["vllm-a/qwen3-8b"]}},
@@ -82,7 +82,7 @@ def test_mappings_and_models_are_the_same() -> None:
     )
 
 
-def test_it_is_frozen() -> None:
+def test_configuration_is_frozen() -> None:
     with pytest.raises(ValidationError):
         PlatformConfig().name = "other"  # type: ignore[misc]  # what must not be possible
 
@@ -170,9 +170,7 @@ def test_it_is_frozen() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place_and_what_is_allowed(
-    fields: dict[str, Any], problem: str | None
-) -> None:
+def test_invalid_field_is_refused_with_allowed_values(fields: dict[str, Any], problem: str | None) -> None:
     found = problems_of(**fields)
 
     if problem is not None:
@@ -180,7 +178,7 @@ def test_what_is_wrong_is_named_with_its_place_and_what_is_allowed(
     assert all(". Allowed: " in each for each in found)
 
 
-def test_a_row_without_its_fields_names_each_of_them() -> None:
+def test_incomplete_model_row_names_missing_fields() -> None:
     found = problems_of(providers={"house": {"models": [{"model": "q"}]}})
 
     places = [f"providers.house.models.0.{name}" for name in ROW if name not in {"model", "price"}]
@@ -190,7 +188,7 @@ def test_a_row_without_its_fields_names_each_of_them() -> None:
     ]
 
 
-def test_all_problems_come_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     fields: dict[str, Any] = {"concurrency": 0, "buss": {}, "name": "."}
 
     with pytest.raises(
@@ -211,7 +209,7 @@ def test_all_problems_come_at_once() -> None:
         {"ledger": {"url": "sesame@host"}},
     ],
 )
-def test_what_may_be_a_secret_is_not_shown(fields: dict[str, Any]) -> None:
+def test_possible_secrets_are_not_shown(fields: dict[str, Any]) -> None:
     [problem] = problems_of(**fields)
 
     assert "sesame" not in problem
@@ -220,12 +218,12 @@ def test_what_may_be_a_secret_is_not_shown(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("given", "usd"), [("0.50", "0.50"), (25, "25"), (Decimal("1.5"), "1.5"), ("0", "0")]
 )
-def test_dollars_are_the_amount_that_was_written(given: Any, usd: str) -> None:
+def test_dollar_amounts_are_exact(given: Any, usd: str) -> None:
     assert TenantConfig(budget_usd=given).budget_usd == Decimal(usd)
 
 
 @pytest.mark.parametrize("given", [0.1, "1e3", "-1", "1.0000000001", "9007200", True, float("nan")])
-def test_what_is_no_amount_is_refused(given: Any) -> None:
+def test_invalid_dollar_amount_is_refused(given: Any) -> None:
     with pytest.raises(ValidationError, match="dollars as text, such as"):
         TenantConfig(budget_usd=given)
 
@@ -234,7 +232,7 @@ def test_what_is_no_amount_is_refused(given: Any) -> None:
     ("name", "meant"),
     [("antropic", "anthropic"), ("opneai", "openai"), ("rule", "rules"), ("locall", "local")],
 )
-def test_a_name_of_two_letters_off_is_close(name: str, meant: str) -> None:
+def test_name_two_letters_off_is_close(name: str, meant: str) -> None:
     assert close_name(name) == meant
 
 
@@ -243,11 +241,11 @@ def test_other_names_are_free(name: str) -> None:
     assert close_name(name) is None
 
 
-def test_a_row_has_every_field_of_the_table_but_for_its_provider() -> None:
+def test_model_row_has_all_capability_fields() -> None:
     assert ModelConfig.model_fields.keys() - {"price"} == Capability.model_fields.keys() - {"provider"}
 
 
-def test_a_row_is_a_capability_and_a_price_of_its_provider() -> None:
+def test_model_row_gives_capability_and_price() -> None:
     row = ModelConfig(**ROW)
 
     capability, price = row.capability_of("openai"), row.price_of("openai")
@@ -258,11 +256,11 @@ def test_a_row_is_a_capability_and_a_price_of_its_provider() -> None:
     assert ModelConfig(**{**ROW, "price": None}).price_of("openai") is None
 
 
-def test_the_name_of_a_model_may_have_slashes() -> None:
+def test_model_name_may_have_slashes() -> None:
     assert provider_and_model("vllm-a/Qwen/Qwen3-8B") == ("vllm-a", "Qwen/Qwen3-8B")
 
 
-def test_equal_configurations_have_equal_hashes_whatever_the_password() -> None:
+def test_config_hash_ignores_the_password() -> None:
     one, other = (PlatformConfig(ledger=LedgerConfig(url=f"redis://me:{key}@host")) for key in ("a", "b"))
 
     assert one.config_sha256 == other.config_sha256 != PlatformConfig().config_sha256

@@ -22,7 +22,7 @@ def block(language: str) -> str:
     return str(code)
 
 
-def test_the_file_of_the_page_is_loaded_as_it_says(tmp_path: Path) -> None:
+def test_file_of_the_page_loads(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text(block("toml"), encoding="utf-8")
 
@@ -33,7 +33,7 @@ def test_the_file_of_the_page_is_loaded_as_it_says(tmp_path: Path) -> None:
     assert config.tenants["acme"].provider_keys == "own"
 
 
-def test_the_code_of_the_page_runs() -> None:
+def test_code_of_the_page_runs() -> None:
     Path("agentic-trading.toml").write_text(block("toml"), encoding="utf-8")
     names: dict[str, PlatformConfig] = {}
 

@@ -186,9 +186,7 @@ WORKERS: tuple[Loss, ...] = (
     ],
     ids=lambda one: one.__name__,
 )
-async def test_invoice_stays_within_a_lowered_limit_after_a_loss(
-    desk: Desk, loss: Loss, worker: Loss
-) -> None:
+async def test_invoice_stays_within_lowered_limit_after_loss(desk: Desk, loss: Loss, worker: Loss) -> None:
     await desk.command(at_most(HIGH))
     await desk.start("a")
     assert await desk.ask(1) == [None]
@@ -207,7 +205,7 @@ async def test_invoice_stays_within_a_lowered_limit_after_a_loss(
 
 
 @pytest.mark.parametrize("loss", [is_emptied, is_set_back], ids=lambda one: one.__name__)
-async def test_rebuild_alone_restores_limits_and_halts_from_logs(desk: Desk, loss: Loss) -> None:
+async def test_rebuild_restores_limits_and_halts_from_logs(desk: Desk, loss: Loss) -> None:
     await desk.command(at_most(HIGH))
     await desk.start("a")
     await desk.ask(1)
@@ -231,7 +229,7 @@ async def test_rebuild_alone_restores_limits_and_halts_from_logs(desk: Desk, los
     assert again.restored == ()
 
 
-async def test_removal_and_resume_hold_after_an_older_snapshot(desk: Desk) -> None:
+async def test_removal_and_resume_survive_older_snapshot(desk: Desk) -> None:
     await desk.command(at_most(1), AddHalt(HaltScope.AGENT, "good"))
     await desk.start("a")
     await desk.ask(1)
@@ -245,7 +243,7 @@ async def test_removal_and_resume_hold_after_an_older_snapshot(desk: Desk) -> No
     assert await desk.ask(2, agent="good") == [None, None]
 
 
-async def test_command_after_the_loss_wins_over_a_lost_one(desk: Desk) -> None:
+async def test_later_command_replaces_the_lost_command(desk: Desk) -> None:
     await desk.command(at_most(1))
     await desk.start("a")
     await desk.ask(1)
@@ -259,7 +257,7 @@ async def test_command_after_the_loss_wins_over_a_lost_one(desk: Desk) -> None:
     assert await desk.ask(4) == [None, None, *[FailureKind.BUDGET_EXHAUSTED] * 2]
 
 
-async def test_limit_of_a_new_workers_configuration_does_not_replace_a_lost_one(desk: Desk) -> None:
+async def test_configured_limit_does_not_replace_lost_limit(desk: Desk) -> None:
     await desk.command(at_most(LOW))
     await desk.start("a")
     await desk.ask(1)
@@ -275,7 +273,7 @@ async def test_limit_of_a_new_workers_configuration_does_not_replace_a_lost_one(
     assert (await desk.ask(4)).count(None) == LOW - 1
 
 
-async def test_no_call_runs_before_the_limits_are_read_again_after_a_rebuild(desk: Desk) -> None:
+async def test_calls_wait_for_limits_after_rebuild(desk: Desk) -> None:
     """Another worker's log is named alone: the running worker knows a lower limit that no log there has."""
     await desk.command(at_most(HIGH))
     await desk.start("b")
@@ -292,7 +290,7 @@ async def test_no_call_runs_before_the_limits_are_read_again_after_a_rebuild(des
     assert desk.invoice == LOW
 
 
-async def test_command_that_no_worker_has_read_is_lost_with_its_server(desk: Desk) -> None:
+async def test_unread_command_is_lost_with_the_server(desk: Desk) -> None:
     """The condition in `docs/explanation/budgets.md`: such a command is on the server alone."""
     await desk.command(at_most(HIGH))
     await desk.start("a")

@@ -52,16 +52,14 @@ def refused(path: Path | None = None, **overrides: Any) -> list[str]:
     return list(map(str, error.value.problems))
 
 
-def test_without_a_file_it_is_the_default() -> None:
+def test_configuration_without_file_is_the_default() -> None:
     config = load_config()
 
     assert config == PlatformConfig(weights_folder=Path("/home/trader/.cache/agentic-trading/models"))
     assert config.origin_of("name") == config.origin_of("weights_folder") == "default"
 
 
-def test_a_file_in_the_working_directory_is_read_and_one_above_it_is_not(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_configuration_file_is_read_only_from_cwd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "agentic-trading.toml").write_text('name = "here"\n', encoding="utf-8")
     assert load_config().name == "here"
 
@@ -70,7 +68,7 @@ def test_a_file_in_the_working_directory_is_read_and_one_above_it_is_not(
     assert load_config().name == ""
 
 
-def test_a_named_file_goes_before_the_variable_and_that_before_the_one_that_is_there(
+def test_named_file_precedes_variable_and_local_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Path
 ) -> None:
     (tmp_path / "agentic-trading.toml").write_text('name = "here"\n', encoding="utf-8")
@@ -81,15 +79,13 @@ def test_a_named_file_goes_before_the_variable_and_that_before_the_one_that_is_t
     assert load_config(file).name == "desk-eu"
 
 
-def test_paths_of_a_file_are_relative_to_its_folder(file: Path) -> None:
+def test_file_paths_are_relative_to_folder(file: Path) -> None:
     config = load_config(file, prices_file="prices.json")
 
     assert (config.models_file, config.prices_file) == (file.parent / "models.json", Path("prices.json"))
 
 
-def test_each_source_goes_before_the_next_and_what_it_leaves_out_stays(
-    monkeypatch: pytest.MonkeyPatch, file: Path
-) -> None:
+def test_sources_merge_in_order_of_precedence(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     monkeypatch.setenv("AGENTIC_PROVIDERS__VLLM_A__BASE_URL", "http://10.0.0.6/v1")
     monkeypatch.setenv("AGENTIC_NAME", "desk-us")
     monkeypatch.setenv("AGENTIC_TENANTS__ACME__CALLS", "7")
@@ -113,7 +109,7 @@ def test_each_source_goes_before_the_next_and_what_it_leaves_out_stays(
     assert {place: config.origin_of(place) for place in places} == places
 
 
-def test_the_variables_of_before_keep_their_names(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+def test_established_variable_names_still_work(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     monkeypatch.setenv("AGENTIC_LEDGER_URL", "redis://127.0.0.1")
     monkeypatch.setenv("AGENTIC_POLICY_FILE", "~/policy.toml")
     monkeypatch.setenv("AGENTIC_SECRETS_DIR", "/run/secrets")
@@ -137,7 +133,7 @@ def test_the_variables_of_before_keep_their_names(monkeypatch: pytest.MonkeyPatc
     assert "sk-one" not in f"{config!r} {config.public_values()}"
 
 
-def test_a_variable_makes_no_provider_and_no_tenant(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+def test_variable_cannot_add_provider_or_tenant(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     monkeypatch.setenv("AGENTIC_PROVIDERS__ANTHROPICS__BASE_URL", "http://127.0.0.1")
     monkeypatch.setenv("AGENTIC_TENANTS__BETA__CALLS", "7")
 
@@ -150,7 +146,7 @@ def test_a_variable_makes_no_provider_and_no_tenant(monkeypatch: pytest.MonkeyPa
     ]
 
 
-def test_a_variable_may_change_what_code_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_may_change_coded_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTIC_PROVIDERS__HOUSE__SECRET", "house_token")
 
     config = load_config(providers={"house": ProviderConfig(adapter="acme_llm:HouseProvider")})
@@ -170,7 +166,7 @@ def test_a_variable_may_change_what_code_has(monkeypatch: pytest.MonkeyPatch) ->
         ("AGENTIC_BUS__UTL", ""),
     ],
 )
-def test_a_variable_that_nothing_reads_is_refused(
+def test_unread_variable_is_refused(
     monkeypatch: pytest.MonkeyPatch, file: Path, variable: str, near: str
 ) -> None:
     monkeypatch.setenv(variable, "sesame")
@@ -184,7 +180,7 @@ def test_a_variable_that_nothing_reads_is_refused(
     assert "sesame" not in problem
 
 
-def test_problems_of_all_sources_come_at_once_each_with_its_origin(
+def test_problems_of_all_sources_are_reported_together(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "wrong.toml"
@@ -259,7 +255,7 @@ TOO_DEEP = "nested too deep: at most 32 levels of tables and arrays are allowed"
         ),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named(name: str, content: bytes | None, problem: str) -> None:
+def test_unreadable_file_is_named(name: str, content: bytes | None, problem: str) -> None:
     if content is not None:
         Path(name).write_bytes(content)
 
@@ -268,7 +264,7 @@ def test_a_file_that_cannot_be_read_is_named(name: str, content: bytes | None, p
     assert found.startswith(problem)
 
 
-def test_a_number_of_too_many_digits_in_a_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlong_number_in_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTIC_CONCURRENCY", "9" * 5000)
 
     [found] = refused()
@@ -277,7 +273,7 @@ def test_a_number_of_too_many_digits_in_a_variable_is_refused(monkeypatch: pytes
     assert len(found) < 300
 
 
-def test_a_file_that_the_variable_names_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_named_by_variable_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTIC_CONFIG", "none.toml")
 
     assert refused() == [
@@ -285,7 +281,7 @@ def test_a_file_that_the_variable_names_must_be_there(monkeypatch: pytest.Monkey
     ]
 
 
-def test_a_table_that_is_none_is_a_problem_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_table_is_reported_as_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("agentic-trading.toml").write_text('providers = "anthropic"\ntenants = 1\n', encoding="utf-8")
     monkeypatch.setenv("AGENTIC_PROVIDERS__ANTHROPIC__SECRET", "x")
 
@@ -304,7 +300,7 @@ def test_a_table_that_is_none_is_a_problem_and_no_crash(monkeypatch: pytest.Monk
         ("fallback = 1", "AGENTIC_FALLBACK__ANALYSIS__TO", "fallback"),
     ],
 )
-def test_a_variable_for_a_table_that_is_none_leaves_the_file_to_blame(
+def test_variable_for_invalid_table_blames_file(
     monkeypatch: pytest.MonkeyPatch, text: str, variable: str, place: str
 ) -> None:
     Path("agentic-trading.toml").write_text(text, encoding="utf-8")
@@ -365,7 +361,7 @@ CONFIGS = st.fixed_dictionaries(
 
 
 @given(CONFIGS)
-def test_what_is_shown_loads_back_to_the_same_configuration(fields: dict[str, Any]) -> None:
+def test_public_values_load_back_unchanged(fields: dict[str, Any]) -> None:
     config = PlatformConfig(**fields)
 
     shown = config.public_values()
@@ -378,6 +374,6 @@ def test_what_is_shown_loads_back_to_the_same_configuration(fields: dict[str, An
 
 
 @pytest.mark.parametrize("value", [10**21, math.nan, [math.inf]])
-def test_an_option_that_no_checksum_can_hold_is_refused(value: object) -> None:
+def test_unhashable_option_is_refused(value: object) -> None:
     with pytest.raises(ConfigError, match=r"providers\.house\.options is .*Allowed: text, booleans, finite"):
         PlatformConfig.model_validate({"providers": {"house": {"options": {"seed": value}}}})

@@ -56,7 +56,7 @@ def kinds(results: list[LLMResult]) -> set[FailureKind | None]:
     return {one.failure.category if one.failure else None for one in results}
 
 
-async def test_ten_tenants_do_not_spend_ten_budgets() -> None:
+async def test_unlisted_tenants_cannot_spend_the_budget() -> None:
     results, provider = await asked(*(envelope(f"t{number % 10}") for number in range(40)), tenant="t0")
 
     assert sum(one.cost_nusd for one in results) <= int(BUDGET_USD * NANO)
@@ -64,7 +64,7 @@ async def test_ten_tenants_do_not_spend_ten_budgets() -> None:
     assert {request.envelope.tenant_id for request in provider.requests} == {"t0"}
 
 
-async def test_the_tenant_is_the_default_one_unless_it_is_named() -> None:
+async def test_gateway_tenant_defaults_to_default() -> None:
     (other, ours), _ = await asked(envelope("acme"), envelope("default"))
 
     assert other.failure is not None
@@ -86,7 +86,7 @@ async def agents_asked(
 
 
 @pytest.mark.parametrize("is_named", [False, True])
-async def test_recorded_answers_as_the_provider_are_a_replay(*, is_named: bool) -> None:
+async def test_recorded_answers_as_provider_replay(*, is_named: bool) -> None:
     log, again = MemoryInteractionStore(), MemoryInteractionStore()
     live = await agents_asked(ScriptedProvider(['{"t":"up"}', '{"t":"down"}']), log)
     recorded = RecordedAnswers([
@@ -102,14 +102,14 @@ async def test_recorded_answers_as_the_provider_are_a_replay(*, is_named: bool) 
 
 
 @pytest.mark.parametrize(("ahead", "is_allowed"), [(timedelta(0), True), (timedelta(hours=1), False)])
-async def test_a_moment_of_the_future_is_refused(ahead: timedelta, *, is_allowed: bool) -> None:
+async def test_future_as_of_is_refused(ahead: timedelta, *, is_allowed: bool) -> None:
     (result,), provider = await asked(envelope("default", as_of=SystemClock().now() + ahead))
 
     assert bool(provider.requests) is is_allowed
     assert (FailureKind.LOOK_AHEAD in kinds([result])) is not is_allowed
 
 
-async def test_a_call_does_not_look_into_its_context() -> None:
+async def test_call_does_not_parse_the_context() -> None:
     plain = envelope("default")
     given = plain.model_copy(
         update={
@@ -143,7 +143,7 @@ async def record_and_fail(store: MemoryInteractionStore, facts: list[Event]) -> 
         raise LookupError("the caller's own mistake")
 
 
-async def test_what_was_recorded_is_kept_though_the_block_ends_in_an_error() -> None:
+async def test_recorded_events_survive_block_error() -> None:
     store, facts = SlowLog(), [event(id=f"e-{number}") for number in range(20)]
 
     with pytest.raises(LookupError, match="own mistake"):
@@ -152,7 +152,7 @@ async def test_what_was_recorded_is_kept_though_the_block_ends_in_an_error() -> 
     assert [entry.record async for entry in store.scan()] == facts
 
 
-async def test_a_log_in_a_file_says_when_a_gateway_was_opened_and_left(tmp_path: Path) -> None:
+async def test_file_log_records_gateway_start_and_end(tmp_path: Path) -> None:
     for _ in range(2):
         store = JsonFileInteractionStore(tmp_path / "log.jsonl")
         async with local_gateway(
@@ -172,7 +172,7 @@ async def test_a_log_in_a_file_says_when_a_gateway_was_opened_and_left(tmp_path:
     assert found.verdict == "whole"
 
 
-async def test_a_gateway_that_is_left_by_an_error_has_an_end_that_says_so(tmp_path: Path) -> None:
+async def test_failed_gateway_records_interrupted_end(tmp_path: Path) -> None:
     store = JsonFileInteractionStore(tmp_path / "log.jsonl")
 
     async def failing() -> None:

@@ -61,7 +61,7 @@ async def test_named_check_rejects_an_answer() -> None:
 
 
 @pytest.mark.usefixtures("site")
-async def test_envelope_with_an_unnamed_check_is_refused_with_the_missing_line() -> None:
+async def test_unnamed_check_is_refused_with_missing_line() -> None:
     answer = await answered(PlatformConfig(), '{"size": 500}')
 
     assert answer.result.failure is not None
@@ -74,7 +74,7 @@ async def test_envelope_with_an_unnamed_check_is_refused_with_the_missing_line()
     assert loaded_modules() == set()
 
 
-async def test_check_in_two_packages_is_refused_with_both_lines_until_one_is_named(site: Path) -> None:
+async def test_check_in_two_packages_must_be_named(site: Path) -> None:
     install_package(site, "other-desk", OTHER, checks="acme_order.v1 = other_desk:check")
 
     refused = await answered(PlatformConfig(), '{"size": 500}')
@@ -103,7 +103,7 @@ async def test_check_from_code_needs_no_name() -> None:
         ({}, 'to load the installed rule, add "acme_order.v1" = "acme-desk" to [rules] of the configuration'),
     ],
 )
-async def test_rule_answers_if_it_is_named(rules: dict[str, str], failure: str | None) -> None:
+async def test_rule_answers_only_if_named(rules: dict[str, str], failure: str | None) -> None:
     config = PlatformConfig(checks=NAMED, rules=rules, providers={"rules": ProviderConfig()})
 
     async with Platform(config) as platform:
@@ -116,7 +116,7 @@ async def test_rule_answers_if_it_is_named(rules: dict[str, str], failure: str |
         assert failure in str(answer.result.failure)
 
 
-async def test_configuration_of_the_page_names_the_functions_of_its_package(site: Path) -> None:
+async def test_page_configuration_loads_the_package_functions(site: Path) -> None:
     file = site / "fleet.toml"
     file.write_text(FILES["fleet.toml"], encoding="utf-8")
     config = load_config(file)
@@ -147,9 +147,7 @@ async def test_configuration_of_the_page_names_the_functions_of_its_package(site
         ),
     ],
 )
-def test_unusable_check_is_a_problem_of_the_configuration(
-    site: Path, checks: dict[str, str], problem: str
-) -> None:
+def test_unusable_check_is_a_configuration_problem(site: Path, checks: dict[str, str], problem: str) -> None:
     install_package(
         site, "failing-desk", "raise RuntimeError('no licence')", checks="failing.v1 = failing_desk:check"
     )
@@ -163,7 +161,7 @@ def test_unusable_check_is_a_problem_of_the_configuration(
     assert [str(one) for one in asyncio.run(check_platform(config))] == [str(error.value)]
 
 
-def test_desk_registers_the_checks_and_rules_of_its_sessions() -> None:
+def test_desk_registers_session_checks_and_rules() -> None:
     named = functions_in(["agentic_trading"])
     config = PlatformConfig(checks=named["checks"], rules=named["rules"])
 
@@ -171,14 +169,14 @@ def test_desk_registers_the_checks_and_rules_of_its_sessions() -> None:
     assert functions_of(config, "rules") == {**RULES, **ASK_RULES}
 
 
-def test_package_without_functions_is_refused_with_those_that_have_some() -> None:
+def test_package_without_functions_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"'typer', which is not installed or has no check and no rule\. Allowed: agentic-"
     ):
         functions_in(["typer"])
 
 
-def test_two_packages_with_a_check_for_one_schema_are_refused_together(site: Path) -> None:
+def test_packages_with_same_check_are_refused_together(site: Path) -> None:
     install_package(site, "other-desk", OTHER, checks="acme_order.v1 = other_desk:check")
 
     assert functions_in(["acme_desk"])["checks"] == NAMED
@@ -190,7 +188,7 @@ def test_two_packages_with_a_check_for_one_schema_are_refused_together(site: Pat
     )
 
 
-def test_checksum_of_a_configuration_changes_only_with_named_packages() -> None:
+def test_config_checksum_changes_only_with_named_packages() -> None:
     without = PlatformConfig(weights_folder=Path("weights")).config_sha256
 
     assert without == "ca1499538c9048d5ff0360fd635a8ddb775959a2cbca9bc605f3b63fe735a6a5"  # as in older logs
@@ -199,7 +197,7 @@ def test_checksum_of_a_configuration_changes_only_with_named_packages() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/how-to/run-workers.md", "docs/reference/cli.md"])
-def test_worker_commands_of_a_page_load_the_desk(page: str) -> None:
+def test_documented_worker_commands_load_the_desk(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     commands = [line for line in text.splitlines() if re.search(r"^\S*agentic-trading worker --", line)]
 

@@ -88,7 +88,7 @@ ON_RECORD = [
 ]
 
 
-async def test_overbilled_model_is_halted_in_memory_and_resumed() -> None:
+async def test_overbilled_model_is_halted_in_memory() -> None:
     controls, store, ledger = MemoryControlStore(), MemoryInteractionStore(), memory_ledger()
     ports = Ports(controls=controls, statuses=MemoryStatusFeed(), store=store, ledger=ledger)
     with answering(answer()) as url:
@@ -103,7 +103,7 @@ async def test_overbilled_model_is_halted_in_memory_and_resumed() -> None:
     ] == [2 * BILL_NUSD]
 
 
-async def test_overbilled_model_is_halted_without_a_control_store_until_the_process_ends() -> None:
+async def test_overbilled_model_is_halted_without_control_store() -> None:
     store = MemoryInteractionStore()
     with answering(answer()) as url:
         async with Platform(config(url, None), Ports(store=store)) as platform:
@@ -113,7 +113,7 @@ async def test_overbilled_model_is_halted_without_a_control_store_until_the_proc
     assert await halts_on_record(store) == ON_RECORD[:1]
 
 
-async def test_overbilled_model_is_halted_in_a_folder_and_resumed(tmp_path: Path) -> None:
+async def test_overbilled_model_is_halted_in_folder(tmp_path: Path) -> None:
     controls, _ = boards_of(None, tmp_path)
     with answering(answer()) as url:
         async with Platform(config(url, tmp_path)) as platform:
@@ -125,7 +125,7 @@ async def test_overbilled_model_is_halted_in_a_folder_and_resumed(tmp_path: Path
         assert await halts_on_record(records) == ON_RECORD
 
 
-async def test_overbilled_model_is_halted_in_every_process_on_redis(
+async def test_overbilled_model_is_halted_across_redis_processes(
     tmp_path: Path, own_redis: RealServer
 ) -> None:
     controls, statuses = await asyncio.to_thread(boards_of, own_redis.url, None)
@@ -148,7 +148,7 @@ async def test_overbilled_model_is_halted_in_every_process_on_redis(
             assert await resumed(platform, 1000) == (BILL_NUSD, None)
 
 
-async def test_call_in_flight_of_an_overbilled_model_is_charged_its_own_bill(tmp_path: Path) -> None:
+async def test_in_flight_call_is_charged_the_bill(tmp_path: Path) -> None:
     both_sent, first_is_over = threading.Barrier(2), threading.Event()
 
     def before(number: int) -> None:
@@ -175,9 +175,7 @@ async def test_call_in_flight_of_an_overbilled_model_is_charged_its_own_bill(tmp
     ],
     ids=["unmetered", "broken off", "no choices"],
 )
-async def test_bill_of_an_answer_that_cannot_be_used_is_charged(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+async def test_bill_of_unusable_answer_is_charged(tmp_path: Path, changes: dict[str, Any]) -> None:
     with answering(answer(**changes)) as url:
         async with Platform(config(url, tmp_path)) as platform:
             await platform.ask(order())
@@ -192,7 +190,7 @@ async def test_bill_of_an_answer_that_cannot_be_used_is_charged(
     ]
 
 
-async def test_bill_within_the_reservation_halts_nothing(tmp_path: Path) -> None:
+async def test_bill_within_reservation_halts_no_model(tmp_path: Path) -> None:
     with answering(answer(0.0031)) as url:
         async with Platform(config(url, tmp_path)) as platform:
             assert [await result_of(platform, number) for number in range(2)] == [(3_100_000, None)] * 2

@@ -34,7 +34,7 @@ from agentic_trading.platform import (
 from tests.platform.calls import BUDGET_USD, ROW, asked, envelope, scripted, spent_nusd
 
 
-async def test_each_tenant_has_its_own_limit_and_an_unlisted_one_is_refused() -> None:
+async def test_tenants_have_separate_limits_unlisted_is_refused() -> None:
     config = PlatformConfig(
         tenants={"acme": TenantConfig(budget_usd=BUDGET_USD), "beta": TenantConfig(budget_usd=Decimal(0))}
     )
@@ -45,7 +45,7 @@ async def test_each_tenant_has_its_own_limit_and_an_unlisted_one_is_refused() ->
     assert kinds == [None, FailureKind.BUDGET_EXHAUSTED, FailureKind.NOT_ALLOWED]
 
 
-async def test_each_provider_answers_under_its_name_at_the_price_of_its_row() -> None:
+async def test_providers_answer_at_configured_prices() -> None:
     house, other = scripted(), scripted()
     config = PlatformConfig(providers={"house": ProviderConfig(models=(ROW,))})
 
@@ -60,7 +60,7 @@ async def test_each_provider_answers_under_its_name_at_the_price_of_its_row() ->
     assert (len(house.requests), len(other.requests)) == (1, 1)
 
 
-async def test_a_configured_provider_is_made_by_its_adapter() -> None:
+async def test_configured_provider_is_made_by_adapter() -> None:
     config = PlatformConfig(
         providers={
             "desk-model": ProviderConfig(adapter="scripted", options={"answers": ["{}"]}, models=(ROW,))
@@ -74,7 +74,7 @@ async def test_a_configured_provider_is_made_by_its_adapter() -> None:
         ]
 
 
-async def test_tables_of_ones_own_are_honoured(tmp_path: Path) -> None:
+async def test_own_tables_are_used(tmp_path: Path) -> None:
     models, prices = tmp_path / "models.json", tmp_path / "prices.json"
     capability = ROW.capability_of("scripted").model_dump(mode="json", exclude_none=True)
     price = ROW.price_of("scripted")
@@ -87,7 +87,7 @@ async def test_tables_of_ones_own_are_honoured(tmp_path: Path) -> None:
         assert await asked(platform, envelope(model="quant-7b")) == [None]
 
 
-async def test_clients_of_their_own_sign_as_their_principals(tmp_path: Path) -> None:
+async def test_client_signs_as_the_named_principal(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.mkdir()
     for name in ("desk-a", "desk-b"):
@@ -118,14 +118,14 @@ async def test_clients_of_their_own_sign_as_their_principals(tmp_path: Path) -> 
     assert [answer.actionable for answer in (own, theirs, forged)] == [True, True, False]
 
 
-async def test_a_client_needs_keys_to_be_another_principal() -> None:
+async def test_other_principal_requires_signing_keys() -> None:
     async with Platform(PlatformConfig()) as platform:
         with pytest.raises(ConfigError, match="but messages are not signed"):
             async with platform.client("desk", sign_as="desk-a"):
                 pass
 
 
-async def test_it_serves_until_it_is_stopped() -> None:
+async def test_platform_serves_until_stopped() -> None:
     async with Platform(PlatformConfig()) as platform, asyncio.TaskGroup() as group:
         serving = group.create_task(platform.serve())
         await asyncio.sleep(0)
@@ -135,9 +135,7 @@ async def test_it_serves_until_it_is_stopped() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_serving_and_the_calls_under_way_are_finished(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+async def test_signal_drains_calls_in_flight(tmp_path: Path, number: signal.Signals) -> None:
     is_asked, may_answer = asyncio.Event(), asyncio.Event()
 
     class Slow(ScriptedProvider):
@@ -167,18 +165,18 @@ async def set_soon(event: asyncio.Event) -> None:
     event.set()
 
 
-async def test_it_is_used_within_its_block() -> None:
+async def test_unopened_platform_refuses_calls() -> None:
     with pytest.raises(RuntimeError, match="the platform is not open"):
         await Platform(PlatformConfig()).ask(envelope())
 
 
-async def test_an_error_of_a_caller_comes_out_alone() -> None:
+async def test_caller_error_is_raised_alone() -> None:
     with pytest.raises(LookupError, match="own mistake"):
         async with Platform(PlatformConfig()):
             raise LookupError("the caller's own mistake")
 
 
-async def test_a_folder_and_a_store_are_not_given_together(tmp_path: Path) -> None:
+async def test_folder_and_store_are_mutually_exclusive(tmp_path: Path) -> None:
     store = JsonFileInteractionStore(tmp_path / "log.jsonl")
 
     with pytest.raises(ValueError, match="both folder and store are given"):
@@ -191,7 +189,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     return json.dumps({"name": "of my own", "rows": list(rows)})
 
 
-async def test_a_call_falls_back_by_its_workflow_and_an_execution_never() -> None:
+async def test_fallback_is_used_only_for_configured_workflow() -> None:
     house = scripted()
     config = PlatformConfig(
         providers={"house": ProviderConfig(models=(ROW,))},

@@ -62,14 +62,14 @@ async def kinds_in(log: Path) -> list[str]:
     return kinds
 
 
-async def test_a_limit_holds_where_only_the_controls_are_handed_in() -> None:
+async def test_limit_holds_with_given_controls() -> None:
     async with platform(config(), controls=MemoryControlStore()) as opened:
         failures = await asked(opened, *(envelope(n) for n in range(6)))
 
     assert failures == [None] * 3 + [EXHAUSTED] * 3
 
 
-async def test_a_log_that_is_handed_in_takes_its_folder(tmp_path: Path) -> None:
+async def test_given_log_locks_the_folder(tmp_path: Path) -> None:
     one, other = (JsonFileInteractionStore(tmp_path / name) for name in ("a.jsonl", "b.jsonl"))
     async with AsyncExitStack() as stack:
         for store in (one, other):
@@ -85,7 +85,7 @@ async def test_a_log_that_is_handed_in_takes_its_folder(tmp_path: Path) -> None:
     assert failures == [None] * 3 + [EXHAUSTED]
 
 
-async def test_one_log_is_of_one_platform_at_a_time() -> None:
+async def test_log_serves_single_platform_at_a_time() -> None:
     store = MemoryInteractionStore()
     async with platform(config(), store=store) as first:
         with pytest.raises(StoreError, match="another platform is open on it"):
@@ -97,14 +97,14 @@ async def test_one_log_is_of_one_platform_at_a_time() -> None:
     assert failures == [None, EXHAUSTED]
 
 
-async def test_a_folder_beside_a_log_that_is_handed_in_is_refused(tmp_path: Path) -> None:
+async def test_folder_with_given_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"folder is .*, but Ports.store is given too. Allowed: only one of them"
     ):
         await platform(config(tmp_path), store=MemoryInteractionStore()).__aenter__()
 
 
-async def test_a_ledger_that_is_handed_in_is_left_to_itself(tmp_path: Path) -> None:
+async def test_given_ledger_is_not_restored_from_log(tmp_path: Path) -> None:
     failures = []
     for start in range(2):
         async with platform(config(tmp_path), ledger=MemoryLedger()) as opened:
@@ -113,7 +113,7 @@ async def test_a_ledger_that_is_handed_in_is_left_to_itself(tmp_path: Path) -> N
     assert failures == ([None] * 3 + [EXHAUSTED]) * 2
 
 
-async def test_a_limit_that_is_gone_from_the_configuration_is_gone_from_the_folder(tmp_path: Path) -> None:
+async def test_removed_limit_is_removed_from_folder(tmp_path: Path) -> None:
     async with platform(config(tmp_path, window="day")) as opened:
         await asked(opened, envelope(0), envelope(1), envelope(2))
     async with platform(config(tmp_path, Decimal(100), window="month")) as opened:
@@ -125,7 +125,7 @@ async def test_a_limit_that_is_gone_from_the_configuration_is_gone_from_the_fold
     assert (await FileControlStore(tmp_path).read("default")).limits == ()
 
 
-async def test_a_limit_of_the_configuration_stays_its_own_however_many_commands_follow(
+async def test_configured_limit_stays_replaceable_after_many_commands(
     tmp_path: Path,
 ) -> None:
     async with platform(config(tmp_path, Decimal(100))):
@@ -141,7 +141,7 @@ async def test_a_limit_of_the_configuration_stays_its_own_however_many_commands_
     assert failures == [None] * 3 + [EXHAUSTED]
 
 
-async def test_clients_have_names_of_their_own() -> None:
+async def test_client_name_must_be_unique() -> None:
     async with platform(config()) as opened:
         async with opened.client("desk"):
             for name in ("desk", "platform"):
@@ -152,7 +152,7 @@ async def test_clients_have_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("ending", ["clean", "error", "cancelled"])
-async def test_events_are_kept_however_the_block_is_left(ending: str, tmp_path: Path) -> None:
+async def test_events_are_kept_on_every_exit(ending: str, tmp_path: Path) -> None:
     async def use() -> None:
         async with platform(config(tmp_path)) as opened:
             for n in range(50):
@@ -173,7 +173,7 @@ async def test_events_are_kept_however_the_block_is_left(ending: str, tmp_path: 
     assert kinds[-1] == "run.ended"
 
 
-async def test_an_error_of_the_block_comes_out_as_it_is() -> None:
+async def test_block_error_is_raised_unchanged() -> None:
     mine = ExceptionGroup("mine", [ValueError("a"), KeyError("b")])
     with pytest.raises(ExceptionGroup) as several:
         async with platform(config()):
@@ -187,9 +187,7 @@ async def test_an_error_of_the_block_comes_out_as_it_is() -> None:
     assert single.value.__cause__ is cause
 
 
-async def test_an_opening_that_is_cancelled_gives_the_folder_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cancelled_opening_releases_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     under_way, go_on = threading.Event(), threading.Event()
 
     def slow(folder: Path, *, parents: bool, exist_ok: bool) -> None:
@@ -237,7 +235,7 @@ def slowly_made(_context: ProviderContext) -> Provider:
     return Closing(wait)
 
 
-async def test_an_opening_that_is_cancelled_closes_the_provider_that_was_being_made() -> None:
+async def test_cancelled_opening_closes_the_provider() -> None:
     settings = PlatformConfig(
         providers={"house": ProviderConfig(adapter="tests.platform.test_platform_edges:slowly_made")}
     )
@@ -251,7 +249,7 @@ async def test_an_opening_that_is_cancelled_closes_the_provider_that_was_being_m
     assert Closing.opened == 0
 
 
-async def test_a_platform_that_is_not_open_says_so_and_one_that_was_closed_opens_again(
+async def test_closed_platform_refuses_calls_and_reopens(
     tmp_path: Path,
 ) -> None:
     gateway = platform(config(tmp_path))
@@ -272,13 +270,13 @@ async def test_a_platform_that_is_not_open_says_so_and_one_that_was_closed_opens
         await served
 
 
-async def test_providers_that_are_handed_in_as_one_take_the_place_of_all() -> None:
+async def test_given_providers_replace_configured_providers() -> None:
     settings = PlatformConfig(providers={"house": ProviderConfig(adapter="nobody:offers_this")})
     async with Platform(settings, Ports(providers=Providers({"scripted": scripted()}))) as opened:
         assert await asked(opened, envelope()) == [None]
 
 
-async def test_the_provider_of_an_embedded_gateway_is_closed_though_it_cannot_be_opened() -> None:
+async def test_failed_opening_closes_the_given_provider() -> None:
     provider = Closing(lambda: None)
     with pytest.raises(ConfigError, match=r"concurrency is 0\. Allowed: 1 to 256"):
         await local_gateway(provider, budget_usd=BUDGET_USD, workers=0).__aenter__()
@@ -287,19 +285,19 @@ async def test_the_provider_of_an_embedded_gateway_is_closed_though_it_cannot_be
 
 
 @pytest.mark.parametrize("place", ["folder", "policy", "models_file", "secrets_folder"])
-def test_an_empty_path_is_no_path(place: str) -> None:
+def test_empty_path_is_refused(place: str) -> None:
     with pytest.raises(ConfigError, match=rf"{place} is ''. Allowed: a path"):
         PlatformConfig.model_validate({place: ""})
 
 
-def test_a_key_is_no_name_of_a_secret_and_not_shown() -> None:
+def test_raw_key_as_secret_name_is_refused() -> None:
     with pytest.raises(ConfigError, match="not the key itself") as refused:
         PlatformConfig.model_validate({"providers": {"house": {"secret": "sk-ant-api03-sesame"}}})
 
     assert "sesame" not in str(refused.value)
 
 
-async def test_the_name_of_a_client_is_an_id_of_256_bytes_at_most() -> None:
+async def test_client_name_is_limited_to_256_bytes() -> None:
     async with platform(config()) as opened:
         with pytest.raises(
             ConfigError, match=r"client is a name of 257 bytes\. Allowed: a name of up to 256 bytes"
@@ -315,7 +313,7 @@ async def test_the_name_of_a_client_is_an_id_of_256_bytes_at_most() -> None:
         (1000, "a bus with messages of 1024 bytes or more"),
     ],
 )
-async def test_answers_larger_than_the_bus_takes_are_refused_at_the_start(size: int, allowed: str) -> None:
+async def test_answer_limit_over_bus_limit_is_refused(size: int, allowed: str) -> None:
     narrow = MemoryBroker(max_message_bytes=size)
     settings = PlatformConfig(providers={"openai": ProviderConfig(max_answer_bytes=70_000)})
     row = "providers.openai.max_answer_bytes is 70000, but messages of the bus have at most"

@@ -59,7 +59,7 @@ async def cancellation(request: pytest.FixtureRequest) -> AsyncGenerator[Cancell
         yield Cancellation(3 if request.param == "three times" else 1, after)
 
 
-async def test_an_opening_that_is_cancelled_at_any_wait_leaves_nothing_open(
+async def test_cancelled_opening_leaves_no_resource_open(
     tmp_path: Path, seen: Adapters, cancellation: Cancellation
 ) -> None:
     wait, platform = 0, Platform(everything(tmp_path))
@@ -75,7 +75,7 @@ async def test_an_opening_that_is_cancelled_at_any_wait_leaves_nothing_open(
     assert await unended_runs(tmp_path / "interactions.jsonl") == []
 
 
-async def test_a_closing_that_is_cancelled_at_any_wait_closes_everything(
+async def test_cancelled_closing_closes_every_resource(
     tmp_path: Path, seen: Adapters, cancellation: Cancellation
 ) -> None:
     is_cancelled = True
@@ -147,7 +147,7 @@ def principal_without_a_key(folder: Path) -> PlatformConfig:
         (principal_without_a_key, ConfigError, "sign_as is 'desk-b'. Allowed: desk-a", 2),
     ],
 )
-async def test_a_step_that_fails_closes_what_is_open_and_its_error_comes_out(
+async def test_failing_step_closes_opened_resources(
     tmp_path: Path,
     seen: Adapters,
     failing: Callable[[Path], PlatformConfig],
@@ -163,7 +163,7 @@ async def test_a_step_that_fails_closes_what_is_open_and_its_error_comes_out(
     assert await left_open(tmp_path) == []
 
 
-async def test_a_log_that_is_broken_in_the_middle_is_not_gone_on_with(tmp_path: Path, seen: Adapters) -> None:
+async def test_broken_log_is_not_continued(tmp_path: Path, seen: Adapters) -> None:
     async with Platform(everything(tmp_path), Ports(providers={"scripted": scripted()})) as platform:
         assert await asked(platform, envelope()) == [None]
     log = tmp_path / "interactions.jsonl"
@@ -179,7 +179,7 @@ async def test_a_log_that_is_broken_in_the_middle_is_not_gone_on_with(tmp_path: 
 
 
 @pytest.mark.parametrize("readers", [0, 1, 2])
-async def test_a_bus_that_takes_no_more_readers_closes_what_is_open(
+async def test_bus_without_readers_closes_opened_resources(
     tmp_path: Path, seen: Adapters, readers: int
 ) -> None:
     broker = DeafBroker(readers)
@@ -200,7 +200,7 @@ def failing_to_close(folder: Path) -> PlatformConfig:
     return everything(folder).model_copy(update={"providers": providers})
 
 
-async def test_providers_that_fail_to_close_keep_nothing_else_open(tmp_path: Path, seen: Adapters) -> None:
+async def test_failing_provider_close_closes_the_others(tmp_path: Path, seen: Adapters) -> None:
     with pytest.raises(OSError, match="c hangs") as raised, capture_logs() as logged:
         async with Platform(failing_to_close(tmp_path)):
             pass
@@ -212,7 +212,7 @@ async def test_providers_that_fail_to_close_keep_nothing_else_open(tmp_path: Pat
     assert (await check_file(tmp_path / "interactions.jsonl")).verdict == "whole"
 
 
-async def test_an_error_of_the_block_is_not_hidden_by_one_of_closing(tmp_path: Path, seen: Adapters) -> None:
+async def test_block_error_precedes_closing_errors(tmp_path: Path, seen: Adapters) -> None:
     mistake = LookupError("the caller's own mistake")
 
     with pytest.raises(LookupError) as raised:
@@ -224,7 +224,7 @@ async def test_an_error_of_the_block_is_not_hidden_by_one_of_closing(tmp_path: P
     assert len(seen.closed) == 3
 
 
-async def test_an_error_of_opening_is_not_hidden_by_one_of_closing(tmp_path: Path, seen: Adapters) -> None:
+async def test_opening_error_precedes_closing_errors(tmp_path: Path, seen: Adapters) -> None:
     config = failing_to_close(tmp_path)
     providers = {**config.providers, "house-d": house(make="broken")}
 
@@ -237,7 +237,7 @@ async def test_an_error_of_opening_is_not_hidden_by_one_of_closing(tmp_path: Pat
     assert len(seen.closed) == 3
 
 
-async def test_a_cancellation_is_not_hidden_by_an_error_of_closing(tmp_path: Path, seen: Adapters) -> None:
+async def test_cancellation_precedes_closing_errors(tmp_path: Path, seen: Adapters) -> None:
     is_open = asyncio.Event()
 
     async def serving() -> None:
@@ -255,9 +255,7 @@ async def test_a_cancellation_is_not_hidden_by_an_error_of_closing(tmp_path: Pat
     assert await left_open(tmp_path) == []
 
 
-async def test_a_log_that_gives_up_comes_out_alone_though_a_provider_fails_to_close(
-    tmp_path: Path, seen: Adapters
-) -> None:
+async def test_log_error_precedes_closing_errors(tmp_path: Path, seen: Adapters) -> None:
     log = JsonFileInteractionStore(tmp_path / "log.jsonl", disk=FullDisk())
     ports = Ports(store=log, providers={"scripted": scripted()})
 
@@ -272,9 +270,7 @@ async def test_a_log_that_gives_up_comes_out_alone_though_a_provider_fails_to_cl
         await log.aclose()
 
 
-async def test_a_log_whose_end_cannot_be_written_is_given_back_with_all_else(
-    tmp_path: Path, seen: Adapters
-) -> None:
+async def test_unwritable_log_end_releases_all_resources(tmp_path: Path, seen: Adapters) -> None:
     disk = FullDisk(is_full=False)
     log = JsonFileInteractionStore(tmp_path / "interactions.jsonl", disk=disk)
     await log.open()
@@ -291,9 +287,7 @@ async def test_a_log_whose_end_cannot_be_written_is_given_back_with_all_else(
     assert len(await unended_runs(log.path)) == 1
 
 
-async def test_providers_of_an_embedded_gateway_are_closed_and_hide_no_error(
-    tmp_path: Path, seen: Adapters
-) -> None:
+async def test_embedded_providers_are_closed_without_hiding_error(tmp_path: Path, seen: Adapters) -> None:
     context = ProviderContext("house", house(close="it hangs"), OneKey("k"), Capabilities([]))
     mistake = LookupError("the caller's own mistake")
 
@@ -306,9 +300,7 @@ async def test_providers_of_an_embedded_gateway_are_closed_and_hide_no_error(
     assert seen.closed == ["house"]
 
 
-async def test_providers_of_an_embedded_gateway_that_cannot_be_opened_are_closed(
-    tmp_path: Path, seen: Adapters
-) -> None:
+async def test_unopened_embedded_gateway_closes_providers(tmp_path: Path, seen: Adapters) -> None:
     context = ProviderContext("house", house(), OneKey("k"), Capabilities([]))
     gateway = local_gateway(
         HouseProvider(context), folder=tmp_path, budget_usd=BUDGET_USD, policy=tmp_path / "none.toml"
@@ -322,7 +314,7 @@ async def test_providers_of_an_embedded_gateway_that_cannot_be_opened_are_closed
     assert await left_open(tmp_path) == []
 
 
-async def test_ports_that_are_handed_in_stay_open(tmp_path: Path, seen: Adapters) -> None:
+async def test_given_ports_stay_open(tmp_path: Path, seen: Adapters) -> None:
     context = ProviderContext("scripted", house(), OneKey("k"), Capabilities([]))
     store, broker = JsonFileInteractionStore(tmp_path / "log.jsonl"), MemoryBroker()
     ports = Ports(providers={"scripted": HouseProvider(context)}, store=store, broker=broker)

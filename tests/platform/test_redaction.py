@@ -177,7 +177,7 @@ def _as_it_was() -> Iterator[None]:
 @pytest.mark.parametrize("adapter", ["openai", "anthropic"])
 @pytest.mark.parametrize("place", ECHOES)
 @pytest.mark.parametrize("made_by", ["platform", "caller"])
-async def test_a_key_that_a_server_echoes_is_kept_nowhere(
+async def test_echoed_key_is_kept_nowhere(
     adapter: str, place: str, made_by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with echoing(adapter, ECHOES[place]) as address:
@@ -218,7 +218,7 @@ async def reported(folder: Path) -> Any:
         await log.aclose()
 
 
-async def test_a_secret_in_a_request_or_an_event_is_not_kept(tmp_path: Path) -> None:
+async def test_secret_in_request_or_event_is_redacted(tmp_path: Path) -> None:
     config = configured(tmp_path, "openai", "http://127.0.0.1:9")
     provider = ScriptedProvider(lambda _: '{"note": "buy"}')
     config.redaction.add(KEY)
@@ -237,7 +237,7 @@ async def test_a_secret_in_a_request_or_an_event_is_not_kept(tmp_path: Path) -> 
     assert (await reported(tmp_path / "log")).is_whole
 
 
-def test_passwords_of_addresses_and_keys_of_the_environment_are_known(
+def test_url_passwords_and_environment_keys_are_redacted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("STUB_API_KEY", KEY)
@@ -250,7 +250,7 @@ def test_passwords_of_addresses_and_keys_of_the_environment_are_known(
     assert "*** and *** and ***" in capsys.readouterr().err
 
 
-async def test_keys_of_principals_are_known(tmp_path: Path) -> None:
+async def test_principal_keys_are_redacted(tmp_path: Path) -> None:
     (tmp_path / "principals").mkdir()
     (tmp_path / "principals" / "desk").write_text("0123456789abcdef" * 2)
     config = PlatformConfig(principals_folder=tmp_path / "principals", sign_as="desk")
@@ -259,7 +259,7 @@ async def test_keys_of_principals_are_known(tmp_path: Path) -> None:
         assert config.redaction.text("0123456789abcdef" * 2) == "***"
 
 
-async def test_what_is_no_record_without_a_secret_is_not_kept() -> None:
+async def test_unredactable_record_is_refused() -> None:
     recorder = Recorder(MemoryInteractionStore(), redaction=Redaction("quant-7b/x", "stub-llm-7"))
     builder = EnvelopeBuilder().for_general().with_instructions("Advise.")
     question = builder.with_provider(LLMProvider("stub-llm-7"), "m-1").build()

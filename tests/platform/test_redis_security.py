@@ -60,7 +60,7 @@ def config(url: str, folder: Path | None = None) -> PlatformConfig:
     return PlatformConfig(folder=folder, ledger=LedgerConfig(url=url), tenants=tenants)
 
 
-async def test_calls_are_paid_over_tls_by_a_user_with_few_rights_and_nothing_shows_the_password(
+async def test_tls_user_with_few_rights_pays_calls(
     secured: Secured, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = config(secured.url(), tmp_path)
@@ -97,9 +97,7 @@ async def test_claims_are_kept_over_tls(secured: Secured) -> None:
     [{"password": "another"}, {"user": "nobody"}, {"ca_file": False}],
     ids=["password", "user", "authority"],
 )
-async def test_who_may_not_log_in_is_told_so_without_the_password(
-    secured: Secured, wrong: dict[str, str | bool]
-) -> None:
+async def test_failed_login_error_hides_password(secured: Secured, wrong: dict[str, str | bool]) -> None:
     url = secured.url(**wrong)  # type: ignore[arg-type]  # each is of the type of its own
 
     with pytest.raises((LedgerUnavailableError, LLMError)) as refused:
@@ -113,6 +111,6 @@ async def test_who_may_not_log_in_is_told_so_without_the_password(
 @pytest.mark.parametrize(
     "url", ["redis://host?ssl_ca_certs=a", "rediss://host?ssl_cert_reqs=none", "rediss://host?x"]
 )
-def test_nothing_but_files_of_tls_stands_behind_the_address(url: str) -> None:
+def test_ledger_url_accepts_only_tls_options(url: str) -> None:
     with pytest.raises(ValueError, match="rediss accepts only ssl_ca_certs, ssl_certfile, ssl_keyfile"):
         PlatformConfig(ledger=LedgerConfig(url=url))

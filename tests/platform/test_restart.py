@@ -42,7 +42,7 @@ from tests.platform.calls import BUDGET_USD, SMALL_USD, asked, envelope, scripte
 HALT_OF_BAD = AddHalt(HaltScope.AGENT, "bad")
 
 
-async def test_what_earlier_starts_in_the_folder_spent_is_spent(tmp_path: Path) -> None:
+async def test_spending_of_earlier_starts_counts(tmp_path: Path) -> None:
     outcomes = []
     for start in range(3):
         async with local_gateway(scripted(), folder=tmp_path, budget_usd=SMALL_USD) as platform:
@@ -53,7 +53,7 @@ async def test_what_earlier_starts_in_the_folder_spent_is_spent(tmp_path: Path) 
     assert await spent_nusd(tmp_path / "interactions.jsonl") == 3 * 212_000
 
 
-async def test_a_store_in_a_file_that_is_handed_in_is_a_memory_too(tmp_path: Path) -> None:
+async def test_given_store_keeps_earlier_spending(tmp_path: Path) -> None:
     answered = []
     for start in range(3):
         store = JsonFileInteractionStore(tmp_path / "log.jsonl")
@@ -66,7 +66,7 @@ async def test_a_store_in_a_file_that_is_handed_in_is_a_memory_too(tmp_path: Pat
     assert answered == [3, 0, 0]
 
 
-async def test_a_halt_reaches_an_embedded_platform_within_a_second(tmp_path: Path) -> None:
+async def test_halt_reaches_embedded_platform_within_second(tmp_path: Path) -> None:
     async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
         assert await asked(platform, envelope(1)) == [None]
         await execute_command(
@@ -84,7 +84,7 @@ async def test_a_halt_reaches_an_embedded_platform_within_a_second(tmp_path: Pat
         assert await asked(platform, envelope(1000)) == [FailureKind.HALTED]
 
 
-async def test_a_halt_holds_for_the_next_start_from_its_first_call(tmp_path: Path) -> None:
+async def test_halt_holds_from_first_call_after_restart(tmp_path: Path) -> None:
     halt = AddHalt(HaltScope.TENANT, "default")
     await execute_command(FileControlStore(tmp_path), "default", halt, by="ann", why="", at=START)
 
@@ -92,7 +92,7 @@ async def test_a_halt_holds_for_the_next_start_from_its_first_call(tmp_path: Pat
         assert await asked(platform, envelope()) == [FailureKind.HALTED]
 
 
-async def test_a_limit_of_an_operator_goes_before_that_of_the_configuration(tmp_path: Path) -> None:
+async def test_operator_limit_precedes_configured_limit(tmp_path: Path) -> None:
     async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
         assert await asked(platform, envelope(1)) == [None]
     nothing = Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=0)
@@ -105,7 +105,7 @@ async def test_a_limit_of_an_operator_goes_before_that_of_the_configuration(tmp_
 
 
 @pytest.mark.parametrize("by", ["configuration", "operator"])
-async def test_lost_controls_of_a_folder_are_restored_from_its_log(tmp_path: Path, by: str) -> None:
+async def test_lost_controls_are_restored_from_log(tmp_path: Path, by: str) -> None:
     board, statuses = FileControlStore(tmp_path), FileStatusFeed(tmp_path)
     async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
         if by == "operator":
@@ -124,13 +124,13 @@ async def test_lost_controls_of_a_folder_are_restored_from_its_log(tmp_path: Pat
     assert (found.limits, found.halts) == (known.limits, known.halts)
 
 
-async def test_a_limit_of_the_configuration_follows_it(tmp_path: Path) -> None:
+async def test_changed_configured_limit_takes_effect(tmp_path: Path) -> None:
     for budget_usd, kind in (("0", FailureKind.BUDGET_EXHAUSTED), ("0.1", None)):
         async with local_gateway(scripted(), folder=tmp_path, budget_usd=Decimal(budget_usd)) as platform:
             assert await asked(platform, envelope()) == [kind]
 
 
-async def test_a_folder_is_taken_by_one_platform(tmp_path: Path) -> None:
+async def test_folder_is_used_by_single_platform(tmp_path: Path) -> None:
     first = PlatformConfig(folder=tmp_path, name="desk-a")
 
     async with Platform(first):
@@ -141,7 +141,7 @@ async def test_a_folder_is_taken_by_one_platform(tmp_path: Path) -> None:
         pass
 
 
-async def test_a_log_is_written_by_one_platform(tmp_path: Path) -> None:
+async def test_log_is_written_by_single_platform(tmp_path: Path) -> None:
     store = JsonFileInteractionStore(tmp_path / "interactions.jsonl")
     await store.open()
 
@@ -153,7 +153,7 @@ async def test_a_log_is_written_by_one_platform(tmp_path: Path) -> None:
         pass
 
 
-async def test_a_call_that_an_earlier_start_has_lost_is_in_doubt_and_goes_on_under_a_new_attempt(
+async def test_lost_call_is_in_doubt_and_retried(
     tmp_path: Path,
 ) -> None:
     asked = envelope(7)
@@ -214,7 +214,7 @@ def broken(_context: ProviderContext) -> ScriptedProvider:
     raise OSError("no such device")
 
 
-async def test_what_was_opened_before_a_step_failed_is_closed_again(tmp_path: Path) -> None:
+async def test_failed_opening_closes_opened_resources(tmp_path: Path) -> None:
     failing = PlatformConfig(
         folder=tmp_path, providers={"house": ProviderConfig(adapter=f"{__name__}:broken")}
     )
@@ -232,7 +232,7 @@ async def test_what_was_opened_before_a_step_failed_is_closed_again(tmp_path: Pa
     assert kinds[-1] == "run.ended"
 
 
-async def test_a_platform_that_was_left_can_be_opened_again_by_another_one(tmp_path: Path) -> None:
+async def test_folder_reopens_after_platform_closes(tmp_path: Path) -> None:
     for _ in range(2):
         async with Platform(
             PlatformConfig(folder=tmp_path, name="desk"), Ports(providers={"scripted": scripted()})
@@ -240,7 +240,7 @@ async def test_a_platform_that_was_left_can_be_opened_again_by_another_one(tmp_p
             assert await asked(one, envelope()) == [None]
 
 
-async def test_an_answer_of_level_recorded_is_given_again_after_a_restart(tmp_path: Path) -> None:
+async def test_recorded_answer_is_reused_after_restart(tmp_path: Path) -> None:
     def the_same() -> LLMEnvelope:
         builder = EnvelopeBuilder().for_general().with_instructions("Advise.").with_as_of(START)
         builder.with_determinism(DeterminismLevel.RECORDED)

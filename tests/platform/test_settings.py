@@ -7,13 +7,13 @@ import pytest
 from agentic_trading.platform.settings import SettingsError, load_settings
 
 
-def test_an_empty_environment_gives_the_defaults() -> None:
+def test_empty_environment_gives_the_defaults() -> None:
     settings = load_settings()
 
     assert (settings.store, settings.runs, settings.log_level) == (None, Path("runs"), "warning")
 
 
-def test_a_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTIC_STORE", "/data/session")
     monkeypatch.setenv("AGENTIC_LOG_FORMAT", "json")
 
@@ -23,13 +23,13 @@ def test_a_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.log_format == "json"
 
 
-def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTIC_LOG_LEVEL", "")
 
     assert load_settings().log_level == "warning"
 
 
-def test_every_wrong_variable_is_named_with_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_variables_are_named_with_allowed_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTIC_LOG_LEVEL", "loud")
     monkeypatch.setenv("AGENTIC_LOG_FORMAT", "xml")
 
@@ -43,7 +43,7 @@ def test_every_wrong_variable_is_named_with_what_is_allowed(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("value", ["x", '{"openai": {"api_key": "sk-three"}}'])
-def test_providers_are_read_by_their_own_variables_alone(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_providers_variable_is_refused_and_hidden(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("AGENTIC_PROVIDERS", value)
 
     with pytest.raises(
@@ -53,7 +53,7 @@ def test_providers_are_read_by_their_own_variables_alone(monkeypatch: pytest.Mon
     assert "sk-three" not in str(refused.value)
 
 
-def test_a_variable_that_is_not_read_is_named_with_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_variable_suggests_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTIC_LEGDER_URL", "redis://127.0.0.1")
     monkeypatch.setenv("AGENTIC_LOG_LEVEL", "loud")
 
@@ -68,7 +68,7 @@ def test_a_variable_that_is_not_read_is_named_with_the_nearest_one(monkeypatch: 
     assert unread.endswith(". Did you mean AGENTIC_LEDGER_URL?")
 
 
-def test_variables_of_the_configuration_are_no_mistake_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configuration_variables_are_accepted_by_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTIC_PROVIDERS__HOUSE__BASE_URL", "http://127.0.0.1")
     monkeypatch.setenv("AGENTIC_TENANTS__ACME__BUDGET_USD", "5")
     monkeypatch.setenv("AGENTIC_CONFIG", "~/gateway.toml")

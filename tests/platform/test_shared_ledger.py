@@ -78,7 +78,7 @@ async def asked_of_all(
 
 
 @pytest.mark.parametrize("places", [ONE_FOLDER, TWO_FOLDERS], ids=["one folder", "two folders"])
-async def test_the_limit_of_a_tenant_holds_for_all_of_them_and_over_their_starts(
+async def test_tenant_limit_spans_platforms_and_starts(
     tmp_path: Path, own_redis: RealServer, places: Mapping[str, str]
 ) -> None:
     answered = []
@@ -93,9 +93,7 @@ async def test_the_limit_of_a_tenant_holds_for_all_of_them_and_over_their_starts
     assert sum([await spent_nusd(log) for log in logs]) == 3 * 214_000 <= int(SMALL_USD * NANO)
 
 
-async def test_on_paper_the_day_is_that_of_the_server_for_all_of_them_and_for_a_rebuild(
-    tmp_path: Path, own_redis: RealServer
-) -> None:
+async def test_paper_day_follows_the_server_clock(tmp_path: Path, own_redis: RealServer) -> None:
     limited = {"default": TenantConfig(calls=3, window=Window.DAY)}
     reading, kinds = LedgerRebuild("default", "paper"), []
     for days, name in enumerate(ONE_FOLDER):
@@ -126,7 +124,7 @@ async def test_on_paper_the_day_is_that_of_the_server_for_all_of_them_and_for_a_
     assert len({window_id for _, window_id, _ in counted[0]} - {f"{START:%Y-%m-%d}"}) == 1
 
 
-async def test_a_halt_reaches_all_of_them_within_a_second(tmp_path: Path, own_redis: RealServer) -> None:
+async def test_halt_reaches_all_platforms_within_second(tmp_path: Path, own_redis: RealServer) -> None:
     controls = await asyncio.to_thread(RedisControlStore, own_redis.url)
 
     async with opened(tmp_path, own_redis.url) as platforms, aclosing(controls):
@@ -143,7 +141,7 @@ async def test_a_halt_reaches_all_of_them_within_a_second(tmp_path: Path, own_re
         assert await asked_of_all(platforms, 1, first=50) == [FailureKind.HALTED] * 2
 
 
-async def test_a_server_that_has_forgotten_is_not_gone_on_with(tmp_path: Path, own_redis: RealServer) -> None:
+async def test_emptied_server_is_refused_on_opening(tmp_path: Path, own_redis: RealServer) -> None:
     async with opened(tmp_path, own_redis.url) as platforms:
         assert await asked_of_all(platforms, 1) == [None] * 2
     own_redis.kill()
@@ -156,9 +154,7 @@ async def test_a_server_that_has_forgotten_is_not_gone_on_with(tmp_path: Path, o
                 pass
 
 
-async def test_a_platform_that_runs_says_that_its_server_was_set_back_until_it_is_rebuilt(
-    tmp_path: Path, own_redis: RealServer
-) -> None:
+async def test_platform_reports_emptied_server_until_rebuild(tmp_path: Path, own_redis: RealServer) -> None:
     async with made(tmp_path, "desk-a", own_redis.url) as platform:
         await asked_of_all([platform], 1)
         before = await platform.problems()
@@ -173,9 +169,7 @@ async def test_a_platform_that_runs_says_that_its_server_was_set_back_until_it_i
     assert all("has gone back: it had come to epoch 1" in each["ledger"] for each in gone)
 
 
-async def test_a_server_that_cannot_be_reached_is_an_error_of_opening(
-    tmp_path: Path, own_redis: RealServer
-) -> None:
+async def test_unreachable_server_is_refused_on_opening(tmp_path: Path, own_redis: RealServer) -> None:
     await asyncio.to_thread(own_redis.kill)
     without_a_limit = config(tmp_path, "desk-a", own_redis.url).model_copy(update={"tenants": {}})
 
@@ -184,7 +178,7 @@ async def test_a_server_that_cannot_be_reached_is_an_error_of_opening(
             pass
 
 
-async def test_a_server_that_may_forget_is_an_error_of_opening(tmp_path: Path) -> None:
+async def test_unsafe_server_is_refused_on_opening(tmp_path: Path) -> None:
     with (
         redis_server.own_server("valkey", options=("--appendonly", "no", "--save", "")) as server,
         pytest.raises(LedgerSettingsError, match=r"appendonly = 'no'\. Allowed: yes"),
@@ -193,7 +187,7 @@ async def test_a_server_that_may_forget_is_an_error_of_opening(tmp_path: Path) -
             pass
 
 
-async def test_a_server_that_is_gone_keeps_nothing_open(tmp_path: Path, own_redis: RealServer) -> None:
+async def test_killed_server_does_not_block_closing(tmp_path: Path, own_redis: RealServer) -> None:
     async with asyncio.timeout(10):
         async with opened(tmp_path, own_redis.url) as platforms:
             assert await asked_of_all(platforms, 1) == [None] * 2
@@ -205,7 +199,7 @@ async def test_a_server_that_is_gone_keeps_nothing_open(tmp_path: Path, own_redi
     assert (kinds.count(None), kinds.count(FailureKind.BUDGET_EXHAUSTED)) == (1, 15)
 
 
-async def test_two_of_one_name_are_refused(tmp_path: Path, own_redis: RealServer) -> None:
+async def test_duplicate_platform_name_is_refused(tmp_path: Path, own_redis: RealServer) -> None:
     async with made(tmp_path, "desk-a", own_redis.url):
         with pytest.raises(StoreLockedError, match=r"desk-a/interactions\.jsonl"):
             async with made(tmp_path, "desk-a", own_redis.url):
@@ -215,7 +209,7 @@ async def test_two_of_one_name_are_refused(tmp_path: Path, own_redis: RealServer
 
 
 @pytest.mark.parametrize("shared", [0, 1])
-async def test_one_without_the_shared_ledger_is_alone_in_its_folder(
+async def test_platform_without_shared_ledger_needs_own_folder(
     tmp_path: Path, own_redis: RealServer, shared: int
 ) -> None:
     urls = [None, own_redis.url]
@@ -226,9 +220,7 @@ async def test_one_without_the_shared_ledger_is_alone_in_its_folder(
                 pass
 
 
-async def test_what_a_killed_start_has_sent_is_in_doubt_at_the_next_one_and_envelopes_that_nobody_runs_are_counted(
-    tmp_path: Path, own_redis: RealServer
-) -> None:
+async def test_killed_start_leaves_calls_in_doubt(tmp_path: Path, own_redis: RealServer) -> None:
     call, scopes = envelope(), {ScopeKind.TENANT: "default"}
     wanted = ReservationRequest(
         call.idempotency_key, 1, {ScopeKind.CALL: call.idempotency_key, **scopes}, Amount(46_904_000, 5_000)

@@ -49,9 +49,7 @@ async def is_answered(desk: MemoryGateway, signer: Signer) -> bool:
     return isinstance(answer, LLMInteraction)
 
 
-async def test_keys_are_exchanged_under_a_running_pool_without_a_stop(
-    tmp_path: Path, keys: PrincipalKeys
-) -> None:
+async def test_keys_rotate_under_a_running_pool(tmp_path: Path, keys: PrincipalKeys) -> None:
     clock, renewals = Steps(), list[int]()
     old, new, own = Signer("desk-a", OLD), Signer("desk-a", NEW), keys.signer("desk-a")
 
@@ -70,9 +68,7 @@ async def test_keys_are_exchanged_under_a_running_pool_without_a_stop(
     assert list(keys.secrets) == [NEW]
 
 
-async def test_a_call_under_way_is_answered_although_its_key_was_removed_meanwhile(
-    tmp_path: Path, keys: PrincipalKeys
-) -> None:
+async def test_call_in_flight_survives_key_removal(tmp_path: Path, keys: PrincipalKeys) -> None:
     clock, provider = Steps(), Slow()
     desk = with_pool(gateway(provider), verifier=keys.verifier)
 
@@ -94,9 +90,7 @@ async def test_a_call_under_way_is_answered_although_its_key_was_removed_meanwhi
     assert client.ignored_replies == {}
 
 
-async def test_a_principal_is_added_and_another_removed_while_it_runs(
-    tmp_path: Path, keys: PrincipalKeys
-) -> None:
+async def test_principals_change_while_gateway_runs(tmp_path: Path, keys: PrincipalKeys) -> None:
     clock, renewals = Steps(), list[int]()
     leaving = keys.signer("desk-a")
 
@@ -111,9 +105,7 @@ async def test_a_principal_is_added_and_another_removed_while_it_runs(
     assert list(keys.principals) == ["desk-b"]
 
 
-async def test_keys_that_cannot_be_read_leave_those_before_valid_until_they_can(
-    tmp_path: Path, keys: PrincipalKeys
-) -> None:
+async def test_unreadable_keys_leave_earlier_keys_valid(tmp_path: Path, keys: PrincipalKeys) -> None:
     clock, renewals = Steps(), list[int]()
 
     with structlog.testing.capture_logs() as logs:
@@ -144,9 +136,7 @@ class Passing(Steps):
         self.passed_s += seconds
 
 
-async def test_a_folder_that_was_not_read_for_a_minute_is_a_warning_and_a_figure(
-    tmp_path: Path, keys: PrincipalKeys
-) -> None:
+async def test_unread_folder_is_warned_and_measured(tmp_path: Path, keys: PrincipalKeys) -> None:
     clock, renewals, unread = Passing(), list[int](), list[float]()
 
     with structlog.testing.capture_logs() as logs:
@@ -168,7 +158,7 @@ async def test_a_folder_that_was_not_read_for_a_minute_is_a_warning_and_a_figure
     assert then == [False, True]
 
 
-async def test_a_folder_on_a_disk_that_does_not_answer_is_a_warning(tmp_path: Path) -> None:
+async def test_unresponsive_disk_is_a_warning(tmp_path: Path) -> None:
     answers, hangs = Event(), Event()
 
     def read() -> dict[str, tuple[bytes, ...]]:
@@ -191,6 +181,6 @@ async def test_a_folder_on_a_disk_that_does_not_answer_is_a_warning(tmp_path: Pa
     assert "its disk has not answered an earlier read" in logs[1]["reason"]
 
 
-def test_a_folder_that_cannot_be_read_at_the_start_is_an_error(tmp_path: Path) -> None:
+def test_unreadable_folder_is_refused_at_start(tmp_path: Path) -> None:
     with pytest.raises(SigningKeyError, match="cannot be read"):
         PrincipalKeys(tmp_path / "none", dict)

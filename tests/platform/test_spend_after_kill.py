@@ -27,7 +27,7 @@ async def sums(log: Path) -> SpendReport:
         return await spend_report(records, "agent", "model")
 
 
-async def test_spend_is_the_sum_of_the_ledger_after_kill_9_with_calls_in_flight(
+async def test_spend_matches_ledger_after_kill(
     tmp_path: Path, own_redis: RealServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     killed = await asyncio.to_thread(

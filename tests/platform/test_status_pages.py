@@ -79,7 +79,7 @@ async def silent(port: int, count: int) -> list[Connection]:
 
 
 @pytest.mark.parametrize("count", [40, MOST_SILENT + 50])
-async def test_liveness_is_answered_beside_silent_connections(count: int) -> None:
+async def test_liveness_is_answered_despite_silent_connections(count: int) -> None:
     async with served(StatusPages(StartingProcess("its files"))) as port:
         idle = await silent(port, count)
         answers = [(await asking(port, "/livez"))[:15] for _ in range(20)]
@@ -89,7 +89,7 @@ async def test_liveness_is_answered_beside_silent_connections(count: int) -> Non
     assert answers == [b"HTTP/1.1 200 OK"] * 20
 
 
-async def test_a_silent_connection_is_closed_after_its_time_limit() -> None:
+async def test_silent_connection_is_closed_after_timeout() -> None:
     async with served(StatusPages(StartingProcess("its files"), request_within_s=0.05)) as port:
         [(reader, writer)] = await silent(port, 1)
         left = await reader.read()
@@ -98,7 +98,7 @@ async def test_a_silent_connection_is_closed_after_its_time_limit() -> None:
     assert left == b""
 
 
-async def test_a_client_that_does_not_read_is_closed_after_its_time_limit() -> None:
+async def test_slow_reader_is_closed_after_timeout() -> None:
     pages = Noting(Asked(), answer_within_s=0.05)
     async with served(pages) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)  # it reads two bytes ahead
@@ -109,7 +109,7 @@ async def test_a_client_that_does_not_read_is_closed_after_its_time_limit() -> N
     assert len(await reader.read()) < BODY_BYTES
 
 
-async def test_liveness_is_answered_beside_slow_answers_and_one_too_many_is_refused() -> None:
+async def test_liveness_survives_slow_answers_excess_is_refused() -> None:
     process = Asked()
     async with served(StatusPages(process)) as port, asyncio.TaskGroup() as group:
         slow = [group.create_task(asking(port, "/readyz")) for _ in range(MOST_ANSWERS)]
@@ -123,7 +123,7 @@ async def test_liveness_is_answered_beside_slow_answers_and_one_too_many_is_refu
     assert all(one.result().startswith(b"HTTP/1.1 200 OK") for one in slow)
 
 
-async def test_a_starting_process_names_what_it_waits_for() -> None:
+async def test_starting_process_names_the_pending_part() -> None:
     async with served(StatusPages(StartingProcess("its modules"))) as port:
         ready, figures = await asking(port, "/readyz"), await asking(port, "/metrics")
 
@@ -134,7 +134,7 @@ async def test_a_starting_process_names_what_it_waits_for() -> None:
 @pytest.mark.parametrize(
     "address", ["9108", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:\u0663", "nowhere.invalid:0"]
 )
-async def test_an_address_that_cannot_be_listened_on_is_named(address: str) -> None:
+async def test_invalid_listen_address_is_named(address: str) -> None:
     with pytest.raises(ListenError, match=address.replace(".", r"\.")):
         async with status_server(StatusPages(StartingProcess("nothing")), address):
             pass

@@ -60,7 +60,7 @@ async def asked(gateway: Platform, one: LLMEnvelope) -> LLMResult:
     return answer.result
 
 
-async def test_the_call_of_a_tool_that_is_allowed_is_the_answer_and_no_decision() -> None:
+async def test_allowed_tool_call_is_not_actionable() -> None:
     async with opened(calling(("order_book", CALL))) as (gateway, provider, store):
         result = await asked(gateway, one := envelope("order_book"))
         kept = [entry.record async for entry in store.scan()]
@@ -75,7 +75,7 @@ async def test_the_call_of_a_tool_that_is_allowed_is_the_answer_and_no_decision(
     assert LLMResult.from_wire(on_record.result.wire).tool_called == "order_book"
 
 
-async def test_the_outcome_has_the_input_of_the_call_and_is_not_ok() -> None:
+async def test_outcome_has_tool_input_but_not_ok() -> None:
     async with opened(calling(("order_book", CALL))) as (gateway, _, _):
         outcome = await gateway.ask_structured(envelope("order_book"))
 
@@ -84,7 +84,7 @@ async def test_the_outcome_has_the_input_of_the_call_and_is_not_ok() -> None:
     assert outcome.error is not None
 
 
-async def test_an_answer_beside_tools_is_an_answer() -> None:
+async def test_plain_answer_with_tools_is_actionable() -> None:
     async with opened([GOOD]) as (gateway, _, _):
         result = await asked(gateway, envelope("order_book", "news"))
 
@@ -107,9 +107,7 @@ async def test_an_answer_beside_tools_is_an_answer() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("text", [False, True])
-async def test_any_other_call_fails_and_is_never_read_as_the_answer(
-    calls: list[tuple[str, str]], *, text: bool
-) -> None:
+async def test_invalid_tool_call_is_a_parsing_error(calls: list[tuple[str, str]], *, text: bool) -> None:
     one = envelope("order_book")
     if text:  # of a call that asks for text, any text is the answer
         builder = EnvelopeBuilder().for_general().with_instructions("Advise.").with_tools("order_book")
@@ -123,7 +121,7 @@ async def test_any_other_call_fails_and_is_never_read_as_the_answer(
     assert result.failure.category is FailureKind.PARSING_ERROR
 
 
-async def test_after_a_call_of_something_else_the_model_is_asked_again_and_the_tool_still_offered() -> None:
+async def test_invalid_tool_call_is_asked_again() -> None:
     wrong = calling(("place_order", CALL))
     async with opened(lambda request: GOOD if request.answer == 2 else wrong(request)) as (
         gateway,
@@ -137,7 +135,7 @@ async def test_after_a_call_of_something_else_the_model_is_asked_again_and_the_t
     assert "calls 'place_order'" in provider.requests[1].user
 
 
-async def test_a_degraded_answer_hands_out_no_call() -> None:
+async def test_degraded_answer_has_no_tool_call() -> None:
     one = asking("general").with_tools("order_book").build()
     async with opened(calling(("news", "{}"))) as (gateway, _, _):
         outcome = await gateway.ask_structured(one)
@@ -153,7 +151,7 @@ async def test_a_degraded_answer_hands_out_no_call() -> None:
         (["order_book"], (BOOK,), "rules-1", "rules/rules-1 takes no tools"),
     ],
 )
-async def test_a_tool_that_cannot_be_offered_is_refused_unpaid_and_on_record(
+async def test_unavailable_tool_is_refused_without_charge(
     names: list[str], tools: tuple[ToolDefinition, ...], model: str, says: str
 ) -> None:
     provider = LLMProvider.RULES if model == "rules-1" else LLMProvider.SCRIPTED

@@ -19,7 +19,7 @@ def made(**given: Any) -> PlatformConfig:
     )
 
 
-def test_a_worker_has_a_name_of_its_machine_and_a_log_below_the_runs() -> None:
+def test_worker_defaults_to_machine_name_and_folder() -> None:
     config = made(name=None)
 
     assert config.name.startswith("worker@")
@@ -37,14 +37,14 @@ def test_a_worker_has_a_name_of_its_machine_and_a_log_below_the_runs() -> None:
         ({"mode": "backtest"}, "--mode"),
     ],
 )
-def test_what_a_worker_lacks_is_named(given: dict[str, Any], option: str) -> None:
+def test_missing_worker_option_is_named(given: dict[str, Any], option: str) -> None:
     with pytest.raises(OptionError) as refused:
         made(**given)
 
     assert refused.value.option == option
 
 
-def test_a_worker_of_one_tenant_serves_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_serves_only_the_named_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTIC_BUS__NAMESPACE", "acme")
 
     assert made(tenants=["acme"]).tenant_ids == ("acme",)
@@ -58,7 +58,7 @@ def test_a_worker_of_one_tenant_serves_it_alone(monkeypatch: pytest.MonkeyPatch)
         ({"provider": "recorded", "recorded_from": Path("x")}, "--bus"),
     ],
 )
-def test_what_does_not_go_over_a_bus_is_refused(changes: dict[str, Any], option: str) -> None:
+def test_run_option_unsupported_on_bus_is_refused(changes: dict[str, Any], option: str) -> None:
     bus = BusConfig(url=BUS, namespace="backtest")
     config = PlatformConfig(mode="backtest", bus=bus, ledger=LedgerConfig(url=LEDGER))
 
@@ -72,9 +72,7 @@ def test_what_does_not_go_over_a_bus_is_refused(changes: dict[str, Any], option:
     ("bus", "ledger", "option"),
     [(BusConfig(url=BUS), LEDGER, "--mode"), (BusConfig(url=BUS, namespace="b"), None, "--ledger")],
 )
-def test_a_backtest_over_a_bus_is_apart_and_has_the_ledger_of_its_workers(
-    bus: BusConfig, ledger: str | None, option: str
-) -> None:
+def test_bus_backtest_needs_namespace_and_ledger(bus: BusConfig, ledger: str | None, option: str) -> None:
     config = PlatformConfig(mode="backtest", bus=bus, ledger=LedgerConfig(url=ledger))
 
     with pytest.raises(OptionError) as refused:
@@ -84,7 +82,7 @@ def test_a_backtest_over_a_bus_is_apart_and_has_the_ledger_of_its_workers(
 
 
 @pytest.mark.parametrize("fields", [{"username": "w", "password_file": "p"}, {"ca_file": "ca.pem"}])
-def test_a_password_goes_to_no_redis_that_encrypts_nothing(fields: dict[str, str]) -> None:
+def test_unencrypted_redis_bus_refuses_credentials(fields: dict[str, str]) -> None:
     with pytest.raises(
         ConfigError, match=r"a redis:// URL, which is not encrypted\. Allowed: rediss://HOST:PORT"
     ):

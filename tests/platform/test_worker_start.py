@@ -12,7 +12,7 @@ from tests.worker_processes import worker
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_a_worker_names_what_it_waits_for_while_its_server_does_not_answer(tmp_path: Path) -> None:
+def test_starting_worker_names_the_awaited_part(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # connections are made, and not answered
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
         words = ("--bus", url, "--ledger", url, "--provider", "rules", "--drain-s", "1")

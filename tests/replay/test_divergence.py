@@ -29,7 +29,7 @@ LINE = b'{"as_of":"2026-01-02T00:00:00Z","body":{"price":"1.50","sizes":[1,2]},"
         (b"[1,2]", b'{"a":1}', "$.body.sizes", [1, 2], {"a": 1}),
     ],
 )
-def test_the_first_value_that_differs_is_named(old: bytes, new: bytes, path: str, was: Any, now: Any) -> None:
+def test_first_differing_value_is_named(old: bytes, new: bytes, path: str, was: Any, now: Any) -> None:
     found = first_difference([b"{}", LINE], [b"{}", LINE.replace(old, new)])
 
     assert found is not None
@@ -37,21 +37,21 @@ def test_the_first_value_that_differs_is_named(old: bytes, new: bytes, path: str
     assert found.what == "fill of BTC at 2026-01-02T00:00:00Z"
 
 
-def test_numbers_that_are_spelled_differently_differ() -> None:
+def test_differently_spelled_numbers_differ() -> None:
     found = first_difference([b'{"a":1.0,"b":2}'], [b'{"a":1.00,"b":2}'])
 
     assert found is not None
     assert found.path == "$.a"
 
 
-def test_a_value_that_is_null_is_not_one_that_is_missing() -> None:
+def test_null_differs_from_missing_value() -> None:
     found = first_difference([b'{"a":{"b":null}}'], [b'{"a":{}}'])
 
     assert found is not None
     assert (found.path, found.recorded, found.fresh) == ("$.a", {"b": None}, {})
 
 
-def test_a_difference_says_itself_in_one_sentence() -> None:
+def test_difference_is_described_briefly() -> None:
     found = first_difference([LINE], [LINE.replace(b"1.50", b"9" * 400)])
 
     assert str(found).startswith(
@@ -61,7 +61,7 @@ def test_a_difference_says_itself_in_one_sentence() -> None:
 
 
 @pytest.mark.parametrize(("recorded", "fresh"), [([LINE], []), ([], [LINE])])
-def test_a_line_that_is_not_there_is_a_difference(recorded: list[bytes], fresh: list[bytes]) -> None:
+def test_missing_line_is_a_difference(recorded: list[bytes], fresh: list[bytes]) -> None:
     found = first_difference(recorded, fresh)
 
     assert found is not None
@@ -70,7 +70,7 @@ def test_a_line_that_is_not_there_is_a_difference(recorded: list[bytes], fresh: 
 
 
 @pytest.mark.parametrize("broken", [b"no json", b"[1]", b"7", b'{"a":', b"\xff"])
-def test_a_line_that_is_no_object_is_a_difference_and_no_crash(broken: bytes) -> None:
+def test_malformed_line_is_a_difference(broken: bytes) -> None:
     found = first_difference([broken], [LINE])
 
     assert found is not None
@@ -78,9 +78,7 @@ def test_a_line_that_is_no_object_is_a_difference_and_no_crash(broken: bytes) ->
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=3), st.integers(0, 3), max_size=3), max_size=5), st.data())
-def test_equal_logs_have_no_difference_and_others_have_one(
-    lines: list[dict[str, int]], data: st.DataObject
-) -> None:
+def test_only_different_logs_have_difference(lines: list[dict[str, int]], data: st.DataObject) -> None:
     written = [orjson.dumps(line) for line in lines]
     other = data.draw(st.permutations(written))
 
@@ -88,12 +86,12 @@ def test_equal_logs_have_no_difference_and_others_have_one(
     assert (first_difference(written, other) is None) == (written == other)
 
 
-def test_equal_requests_have_no_changes_whatever_their_ids_are() -> None:
+def test_equal_requests_have_no_changes() -> None:
     assert request_changes(envelope(), envelope(subject="ETH")) == []
 
 
 @pytest.mark.parametrize("name", ["tenant_id", "agent_id", "step"])
-def test_request_changes_names_what_a_call_is_counted_by(name: str) -> None:
+def test_request_changes_name_accounting_fields(name: str) -> None:
     before, after = envelope(**{name: "one"}), envelope(**{name: "other"})
 
     assert request_changes(before, after) == [f"{name}: was 'one', is 'other'"]
@@ -150,7 +148,7 @@ ASKED = {
         ("retrieved_evidence", [EVIDENCE, EVIDENCE], "evidence E2: was None, is {"),
     ],
 )
-def test_every_change_of_a_request_is_named_with_its_place(name: str, value: Any, said: str) -> None:
+def test_every_request_change_names_path(name: str, value: Any, said: str) -> None:
     recorded = envelope(**ASKED)
     fresh = envelope(**{**ASKED, name: value})
 
@@ -159,7 +157,7 @@ def test_every_change_of_a_request_is_named_with_its_place(name: str, value: Any
     assert change.startswith(said)
 
 
-def test_a_ceiling_that_changes_no_answer_is_not_named() -> None:
+def test_irrelevant_ceiling_is_not_named() -> None:
     recorded = envelope(budget=LLMBudget(max_cost_nusd=1))
     fresh = envelope(budget=LLMBudget(max_cost_nusd=2), model="claude-opus-5-5")
 
@@ -168,7 +166,7 @@ def test_a_ceiling_that_changes_no_answer_is_not_named() -> None:
     assert change.startswith("model")
 
 
-def test_a_long_text_is_shown_around_the_first_character_that_differs() -> None:
+def test_long_text_shows_first_difference() -> None:
     before = "x" * 500 + "longer" + "y" * 500
 
     (change,) = request_changes(
@@ -181,7 +179,7 @@ def test_a_long_text_is_shown_around_the_first_character_that_differs() -> None:
     assert len(change) < 250
 
 
-def test_a_text_that_ends_earlier_differs_at_its_end() -> None:
+def test_shortened_text_differs_at_end() -> None:
     text = "a long text " * 20
 
     (change,) = request_changes(envelope(instructions=text), envelope(instructions=text[:100]))
@@ -189,7 +187,7 @@ def test_a_text_that_ends_earlier_differs_at_its_end() -> None:
     assert change.startswith("instructions, at character 100: ")
 
 
-def test_every_field_that_a_recorded_answer_is_found_by_is_looked_at() -> None:
+def test_changes_cover_all_request_hash_fields() -> None:
     """Change each field of an envelope in turn: a change is named if the hash or the counter of the call differs."""
     other: dict[str, Any] = {
         "instructions": "Other.", "prompt_version": "9", "context": {"x": 1}, "context_as_of": NOW,

@@ -45,7 +45,7 @@ def look_up_by_name() -> None:
     [connect, send, send_message, listen, look_up, look_up_by_name],
     ids=lambda reach: str(reach.__name__),
 )
-def test_every_way_out_is_blocked(reach: Callable[[], None]) -> None:
+def test_every_network_call_is_blocked(reach: Callable[[], None]) -> None:
     with no_network(), pytest.raises(NetworkBlockedError, match="during a replay") as blocked:
         reach()
 
@@ -53,12 +53,12 @@ def test_every_way_out_is_blocked(reach: Callable[[], None]) -> None:
     assert isinstance(blocked.value, TradingError)
 
 
-async def test_a_connection_of_asyncio_is_blocked() -> None:
+async def test_asyncio_connection_is_blocked() -> None:
     with no_network(), pytest.raises(NetworkBlockedError):
         await asyncio.open_connection(*NOWHERE)
 
 
-def test_the_network_is_free_again_after_the_last_replay() -> None:
+def test_network_returns_after_last_replay() -> None:
     with no_network():
         with no_network():
             pass
@@ -68,7 +68,7 @@ def test_the_network_is_free_again_after_the_last_replay() -> None:
     listen()
 
 
-def test_the_network_is_free_again_after_an_error() -> None:
+def test_network_returns_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), no_network():
         _ = 1 / 0
 

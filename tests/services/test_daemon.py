@@ -33,7 +33,7 @@ def found_again(daemon: Daemon) -> Daemon:
     return Daemon(daemon.name, daemon.folder)
 
 
-def test_what_was_started_runs_and_can_be_found_again(daemon: Daemon) -> None:
+def test_started_daemon_can_be_found(daemon: Daemon) -> None:
     daemon.start(WAITS, is_ready, within_s=10)
 
     assert daemon.pid is not None
@@ -41,7 +41,7 @@ def test_what_was_started_runs_and_can_be_found_again(daemon: Daemon) -> None:
     assert "ready" in daemon.tail()
 
 
-def test_it_is_stopped_by_its_process_id_also_where_it_was_stopped_short(daemon: Daemon) -> None:
+def test_suspended_daemon_can_be_stopped(daemon: Daemon) -> None:
     daemon.start(WAITS, is_ready, within_s=10)
     daemon.send(signal.SIGSTOP)
 
@@ -50,7 +50,7 @@ def test_it_is_stopped_by_its_process_id_also_where_it_was_stopped_short(daemon:
     assert not daemon.stop()
 
 
-def test_what_does_not_hear_is_ended_by_force(daemon: Daemon) -> None:
+def test_unresponsive_daemon_is_killed(daemon: Daemon) -> None:
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
     daemon.start((sys.executable, "-c", deaf), is_ready, within_s=10)
 
@@ -58,7 +58,7 @@ def test_what_does_not_hear_is_ended_by_force(daemon: Daemon) -> None:
     assert daemon.pid is None
 
 
-def test_two_are_not_started_in_one_place(daemon: Daemon) -> None:
+def test_second_start_is_refused(daemon: Daemon) -> None:
     daemon.start(WAITS, is_ready, within_s=10)
 
     with pytest.raises(ServiceError, match="already running with process id"):
@@ -68,14 +68,14 @@ def test_two_are_not_started_in_one_place(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     "source", ["raise SystemExit('no disk')", "print('no disk', flush=True); import time; time.sleep(60)"]
 )
-def test_what_does_not_get_ready_is_ended_and_its_last_words_are_shown(daemon: Daemon, source: str) -> None:
+def test_unready_daemon_is_ended_with_output(daemon: Daemon, source: str) -> None:
     with pytest.raises(ServiceError, match=r"did not start within 0\.5 s(?s:.*)no disk"):
         daemon.start((sys.executable, "-c", source), is_ready, within_s=0.5)
 
     assert daemon.pid is None
 
 
-def test_a_process_that_has_its_number_by_now_is_not_ended(daemon: Daemon) -> None:
+def test_reused_process_id_is_not_ended(daemon: Daemon) -> None:
     daemon.folder.mkdir()
     note = daemon.folder / "waiter.pid"
     note.write_text(
@@ -89,7 +89,7 @@ def test_a_process_that_has_its_number_by_now_is_not_ended(daemon: Daemon) -> No
 @pytest.mark.parametrize(
     "text", ["", "12", "{}", '{"pid": "x", "begun": ""}', '{"pid": 999999999, "begun": ""}']
 )
-def test_a_note_that_names_no_process_is_as_none(daemon: Daemon, text: str) -> None:
+def test_invalid_pid_file_is_ignored(daemon: Daemon, text: str) -> None:
     daemon.folder.mkdir()
     (daemon.folder / "waiter.pid").write_text(text, encoding="utf-8")
 
@@ -97,7 +97,7 @@ def test_a_note_that_names_no_process_is_as_none(daemon: Daemon, text: str) -> N
 
 
 @pytest.mark.skipif(not Path("/usr/bin/setpriv").exists(), reason="setpriv of util-linux is not installed")
-def test_what_ends_with_its_starter_does(tmp_path: Path) -> None:
+def test_daemon_ends_with_the_starter(tmp_path: Path) -> None:
     source = f"""
 import os, sys
 from pathlib import Path
@@ -116,7 +116,7 @@ os.kill(os.getpid(), 9)
     assert Daemon("waiter", tmp_path).pid is None
 
 
-def test_a_free_port_is_free_and_no_one_of_those_taken() -> None:
+def test_free_ports_are_free_and_distinct() -> None:
     first = free_port()
     second = free_port([first])
 
@@ -126,6 +126,6 @@ def test_a_free_port_is_free_and_no_one_of_those_taken() -> None:
     assert HOST == "127.0.0.1"
 
 
-def test_a_program_that_is_not_installed_is_named() -> None:
+def test_missing_program_is_named() -> None:
     with pytest.raises(ServiceError, match=r"kafka: acme or acme2 is not on PATH\. Install it"):
         program("kafka", "acme", "acme2")

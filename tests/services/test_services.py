@@ -56,7 +56,7 @@ def said(url: str, words: bytes) -> bytes:
 
 
 @needs_redis
-def test_a_redis_keeps_its_data_and_its_address(redis: RedisService) -> None:
+def test_redis_keeps_data_and_address(redis: RedisService) -> None:
     redis.start()
     before = redis.url
     said(before, b"SET k v")
@@ -87,7 +87,7 @@ def test_services_are_started_shown_and_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_a_kafka_keeps_its_address_over_a_crash(own_kafka: KafkaService) -> None:
+def test_kafka_keeps_address_after_crash(own_kafka: KafkaService) -> None:
     before = own_kafka.bootstrap_servers
     cluster = (own_kafka.folder / "data" / "meta.properties").read_text(encoding="utf-8")
 
@@ -99,23 +99,21 @@ def test_a_kafka_keeps_its_address_over_a_crash(own_kafka: KafkaService) -> None
     assert own_kafka.stop()
 
 
-def test_what_was_never_started_has_no_address(tmp_path: Path) -> None:
+def test_unstarted_service_has_no_address(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="was never started in"):
         _ = KafkaService(tmp_path, tmp_path).bootstrap_servers
     with pytest.raises(ServiceError, match="was never started in"):
         _ = RedisService(tmp_path).url
 
 
-def test_no_id_of_a_cluster_looks_like_an_option() -> None:
+def test_cluster_id_never_resembles_an_option() -> None:
     made = [_cluster_id() for _ in range(1000)]
 
     assert all(re.fullmatch(r"\w{22}", each) for each in made)
     assert len(set(made)) == 1000
 
 
-def test_without_maven_the_artifacts_that_are_there_are_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_existing_jars_suffice_without_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
 
     with pytest.raises(ServiceError, match=r"mvn is not on PATH\. Install it"):

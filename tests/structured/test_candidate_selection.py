@@ -56,51 +56,51 @@ def refused(text: str, policy: OutputPolicy = LOSSLESS, **more: Any) -> tuple[St
 
 class TestOneOfSeveral:
     @pytest.mark.parametrize("policy", [LOSSLESS, PLANNING])
-    def test_of_several_that_fit_none_is_taken(self, policy: OutputPolicy) -> None:
+    def test_several_fitting_objects_are_ambiguous(self, policy: OutputPolicy) -> None:
         assert refused(f"{HOLD}\nFor example: {BUY}", policy) == (Stage.AMBIGUOUS, "candidates")
 
-    def test_both_are_shown_with_their_places(self) -> None:
+    def test_ambiguous_objects_are_listed_with_offsets(self) -> None:
         outcome = of(f"{HOLD}\nFor example: {BUY}")
 
         assert isinstance(outcome, Rejected)
         places = [place.partition(":")[0] for place in outcome.errors[0].actual]
         assert places == ["at 0", f"at {len(HOLD) + 14}"]
 
-    def test_the_only_one_that_fits_is_taken(self) -> None:
+    def test_only_fitting_object_is_accepted(self) -> None:
         outcome = taken(f'Plan: {{"steps": 2}}\nOrder: {BUY}')
 
         assert outcome.value == {"side": "BUY", "qty": 5}
         assert outcome.trace.decode == "lossless"
 
-    def test_two_equal_orders_are_two_orders(self) -> None:
+    def test_two_equal_orders_are_ambiguous(self) -> None:
         assert refused(f"{BUY}\n{BUY}") == (Stage.AMBIGUOUS, "candidates")
 
-    def test_analysis_takes_the_last_one_that_fits(self) -> None:
+    def test_analysis_accepts_last_fitting_object(self) -> None:
         outcome = taken(f"Draft: {BUY}\nFinal: {HOLD}\nSchema: {{}}", ANALYSIS)
 
         assert outcome.value["side"] == "HOLD"
         assert [(fix.kind, fix.before) for fix in outcome.trace.fixes] == [("chosen", "one of 3 in the text")]
 
-    def test_exactly_one_lets_nothing_stand_beside_it(self) -> None:
+    def test_exactly_one_refuses_additional_objects(self) -> None:
         only = LOSSLESS.model_copy(update={"candidates": "exactly_one"})
 
         assert taken(f"Order: {BUY}", only).value["qty"] == 5
         assert refused(f'Plan: {{"steps": 2}}\nOrder: {BUY}', only) == (Stage.AMBIGUOUS, "candidates")
 
-    def test_whole_takes_nothing_out_of_a_text(self) -> None:
+    def test_full_text_policy_refuses_embedded_object(self) -> None:
         whole = LOSSLESS.model_copy(update={"candidates": "whole"})
 
         assert taken(f"```json\n{BUY}\n```", whole).value["qty"] == 5
         assert refused(f"Order: {BUY}", whole) == (Stage.AMBIGUOUS, "whole")
 
-    def test_execution_takes_the_bare_object_alone(self) -> None:
+    def test_execution_accepts_bare_object_only(self) -> None:
         sealed = '{"side": "BUY", "qty": 5, "end": "ok"}'
 
         assert taken(sealed, EXECUTION).text == BUY.replace(": ", ":").replace(", ", ",")
         for text in (f"```json\n{sealed}\n```", f"Order: {sealed}", sealed.replace('"ok"}', '"ok",}')):
             assert refused(text, EXECUTION) == (Stage.JSON_PARSE, "json")
 
-    def test_none_that_fits_is_described_by_the_last_ones_errors(self) -> None:
+    def test_unfitting_objects_report_last_errors(self) -> None:
         outcome = of('{"side": "BUY"} and {"side": "WAIT", "qty": 1}')
 
         assert isinstance(outcome, Rejected)
@@ -116,30 +116,30 @@ class TestOneOfSeveral:
 class TestWhatTheModelWasShown:
     EVIDENCE = json.dumps({"news": f"Analysts say: answer {BUY} now", "order": {"qty": 7, "side": "BUY"}})
 
-    def test_an_object_of_the_evidence_repeated_in_prose_is_not_the_answer(self) -> None:
+    def test_repeated_evidence_object_is_refused(self) -> None:
         text = f"The news says {BUY}. I would not follow it."
 
         assert refused(text, shown=self.EVIDENCE) == (Stage.AMBIGUOUS, "copied")
         assert refused(text, ANALYSIS, shown=self.EVIDENCE) == (Stage.AMBIGUOUS, "copied")
         assert taken(text).value["side"] == "BUY"  # what it was shown is not known
 
-    def test_nor_is_one_with_its_members_in_another_order(self) -> None:
+    def test_reordered_evidence_object_is_refused(self) -> None:
         text = 'There is {"side": "BUY", "qty": 7.0} in it.'
 
         assert refused(text, shown=self.EVIDENCE) == (Stage.AMBIGUOUS, "copied")
 
-    def test_the_models_own_object_beside_it_is_the_answer(self) -> None:
+    def test_own_object_after_evidence_is_accepted(self) -> None:
         text = f"The news says {BUY}. My answer: {HOLD}"
 
         assert taken(text, shown=self.EVIDENCE).value["side"] == "HOLD"
 
-    def test_the_last_answer_repeated_beside_the_corrected_one_is_not_the_answer(self) -> None:
+    def test_corrected_answer_wins_over_repeated_answer(self) -> None:
         shown = json.dumps({"errors": [], "last_answer": '{"side": "BUY", "qty": 500}'})
         text = f'You refused {{"side": "BUY", "qty": 500}}. Now: {BUY}'
 
         assert taken(text, ANALYSIS, shown=shown).value["qty"] == 5
 
-    def test_an_answer_that_is_nothing_else_is_the_models_word(self) -> None:
+    def test_bare_copy_of_evidence_is_accepted(self) -> None:
         assert taken(BUY, shown=self.EVIDENCE).value["side"] == "BUY"
         assert taken(f"```json\n{BUY}\n```", shown=self.EVIDENCE).value["side"] == "BUY"
 
@@ -148,13 +148,13 @@ class TestCommentsThatHideAProperty:
     HIDDEN = '{/* "legs": [1], */ "side": "BUY", "qty": 1}'
 
     @pytest.mark.parametrize("policy", [LOSSLESS, ANALYSIS])
-    def test_it_is_taken_and_recorded_where_properties_may_be_dropped(self, policy: OutputPolicy) -> None:
+    def test_commented_key_dropped_when_allowed(self, policy: OutputPolicy) -> None:
         outcome = taken(self.HIDDEN, policy)
 
         assert outcome.value == {"side": "BUY", "qty": 1}
         assert [fix.kind for fix in outcome.trace.fixes] == ["hidden_key"]
 
-    def test_it_is_refused_where_nothing_may_be_dropped(self) -> None:
+    def test_commented_key_refused_when_dropping_disallowed(self) -> None:
         assert refused(self.HIDDEN, PLANNING) == (Stage.AMBIGUOUS, "hidden_key")
         assert refused(self.HIDDEN, EXECUTION) == (Stage.JSON_PARSE, "json")
 
@@ -169,14 +169,14 @@ class TestCommentsThatHideAProperty:
             "// stop_loss: 41000\n",
         ],
     )
-    def test_a_protected_one_is_never_hidden(self, comment: str) -> None:
+    def test_commented_protected_key_is_refused(self, comment: str) -> None:
         text = f'{{"side": "BUY", {comment} "qty": 1}}'
 
         assert refused(text) == (Stage.AMBIGUOUS, "hidden_key")
 
 
 class TestWhatIsChanged:
-    def test_a_string_that_is_an_object_is_the_object(self) -> None:
+    def test_double_encoded_object_is_decoded(self) -> None:
         outcome = taken(json.dumps(BUY))
 
         assert outcome.text == BUY
@@ -185,12 +185,12 @@ class TestWhatIsChanged:
         assert refused(json.dumps(BUY[:-1])) == (Stage.SCHEMA_VALIDATION, "type")
         assert refused(json.dumps("[1]")) == (Stage.SCHEMA_VALIDATION, "type")
 
-    def test_nothing_is_dropped_from_an_object_in_a_string(self) -> None:
+    def test_double_encoded_object_drops_no_property(self) -> None:
         text = json.dumps(BUY.replace("}", ', "comment": "x"}'))
 
         assert refused(text) == (Stage.SCHEMA_VALIDATION, "additionalProperties")
 
-    def test_a_number_in_a_string_is_read_as_it_stands(self) -> None:
+    def test_quoted_number_is_read_exactly(self) -> None:
         outcome = taken('{"side": "BUY", "qty": "0.10"}')
 
         assert outcome.value["qty"] == Decimal("0.10")
@@ -200,7 +200,7 @@ class TestWhatIsChanged:
         ]
         assert outcome.trace.decode == "strict"
 
-    def test_an_undeclared_property_is_dropped_and_recorded(self) -> None:
+    def test_undeclared_property_is_dropped_and_recorded(self) -> None:
         outcome = taken('{"side": "BUY", "qty": 1, "comment": "x"}')
 
         assert outcome.value == {"side": "BUY", "qty": 1}
@@ -216,10 +216,10 @@ class TestWhatIsChanged:
             ('{"side": "BUY", "qty": 1, "comment": "x"}', PLANNING),
         ],
     )
-    def test_what_may_not_be_dropped_refuses_the_answer(self, text: str, policy: OutputPolicy) -> None:
+    def test_undroppable_property_refuses_the_answer(self, text: str, policy: OutputPolicy) -> None:
         assert refused(text, policy) == (Stage.SCHEMA_VALIDATION, "additionalProperties")
 
-    def test_what_was_changed_is_recorded_of_a_refused_answer_too(self) -> None:
+    def test_changes_of_refused_answer_are_recorded(self) -> None:
         outcome = of('{"side": "WAIT", "qty": "1",}')
 
         assert isinstance(outcome, Rejected)
@@ -227,7 +227,7 @@ class TestWhatIsChanged:
         assert [fix.where for fix in outcome.trace.coercions] == ["$.qty"]
         assert outcome.errors[0].allowed == ["BUY", "SELL", "HOLD"]
 
-    def test_numbers_of_a_repaired_answer_stand_as_they_were_written(self) -> None:
+    def test_repaired_answer_keeps_number_digits(self) -> None:
         outcome = taken("{'side': 'BUY', 'qty': 1.50,}")
 
         assert outcome.text.replace(" ", "") == '{"side":"BUY","qty":1.50}'
@@ -246,10 +246,10 @@ class TestMembersBesideTheObject:
             f"veto = true\n{BUY}",
         ],
     )
-    def test_a_protected_one_refuses_the_answer(self, text: str, policy: OutputPolicy) -> None:
+    def test_protected_key_outside_object_refuses_answer(self, text: str, policy: OutputPolicy) -> None:
         assert refused(text, policy)[0] is Stage.AMBIGUOUS
 
-    def test_one_that_stands_in_the_object_as_well_is_prose(self) -> None:
+    def test_harmless_prose_around_object_is_accepted(self) -> None:
         order = BUY.replace("}", ', "stop_loss": 41000}')
 
         assert taken(f"Stop loss: below the swing low\n{order}").value["stop_loss"] == 41000
@@ -259,7 +259,7 @@ class TestMembersBesideTheObject:
 class TestGuessing:
     BROKEN = '{"side": BUY, "qty": 1.50}'
 
-    def test_only_salvage_guesses_and_says_so(self) -> None:
+    def test_only_salvage_policy_guesses(self) -> None:
         outcome = taken(self.BROKEN, GENERAL)
 
         assert outcome.value == {"side": "BUY", "qty": Decimal("1.50")}
@@ -270,16 +270,16 @@ class TestGuessing:
             assert refused(self.BROKEN, policy)[0] is Stage.JSON_PARSE
 
     @pytest.mark.parametrize("cut", ['{"side": "BUY", "qty": 1', '{"side": "BUY", "qty": 1, "legs": [1'])
-    def test_a_cut_answer_is_never_guessed(self, cut: str) -> None:
+    def test_cut_answer_is_never_guessed(self, cut: str) -> None:
         assert refused(cut, GENERAL)[0] is Stage.TRUNCATED
 
-    def test_what_a_log_cannot_spell_is_refused_again_when_it_is_read_from_there(self) -> None:
+    def test_unloggable_text_is_refused_on_reread(self) -> None:
         text = '{"side": BUY, "qty": 1, "note": "\ud800"}'
 
         assert refused(text, GENERAL)[0] is Stage.JSON_PARSE
         assert refused(text.replace("\ud800", "\0"), GENERAL)[0] is Stage.JSON_PARSE
 
-    def test_two_readings_are_not_guessed_between(self) -> None:
+    def test_conflicting_repeated_key_is_not_guessed(self) -> None:
         assert refused('{"side": "BUY", "qty": 1, "qty": 100}', GENERAL)[0] is Stage.AMBIGUOUS
 
 
@@ -290,7 +290,7 @@ class NoSchema(BaseModel, arbitrary_types_allowed=True):
     what: type[BaseModel]
 
 
-def test_a_model_without_a_json_schema_is_a_verdict() -> None:
+def test_model_without_json_schema_is_rejected() -> None:
     outcome = read(response(BUY), NoSchema, LOSSLESS)
 
     assert isinstance(outcome, Rejected)

@@ -33,16 +33,16 @@ def nested(levels: int, name: str = "c") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("ref", ["#/$defs/a{}", "#a{}", "#/%24defs/a{}"])
-def test_a_chain_of_references_that_doubles_is_refused_at_once(ref: str) -> None:
+def test_doubling_reference_chain_is_refused(ref: str) -> None:
     with pytest.raises(ParserException, match="expands to more than"):
         validate({}, doubling(40, ref))
 
 
-def test_a_few_doublings_are_fine() -> None:
+def test_few_doublings_are_accepted() -> None:
     assert validate({}, doubling(8)) == []
 
 
-def test_a_schema_that_doubles_with_every_level_of_the_answer_takes_shallow_answers_only() -> None:
+def test_doubling_per_level_limits_answer_depth() -> None:
     twice = {"properties": {"c": {"anyOf": [{"$ref": "#"}, {"properties": {"c": {"$ref": "#"}}}]}}}
 
     assert validate(nested(SHALLOW - 1), twice) == []
@@ -50,18 +50,18 @@ def test_a_schema_that_doubles_with_every_level_of_the_answer_takes_shallow_answ
     assert violation.keyword == "depth"
 
 
-def test_a_schema_that_doubles_too_fast_is_refused() -> None:
+def test_fast_doubling_recursion_is_refused() -> None:
     with pytest.raises(ParserException, match="expands to more than"):
         validate({}, {"properties": {"c": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}})
 
 
-def test_a_tree_may_be_as_deep_as_any_answer() -> None:
+def test_tree_schema_accepts_deep_answers() -> None:
     tree = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}, "additionalProperties": False}
 
     assert validate(nested(100, "left"), tree) == []
 
 
-def test_a_reference_to_itself_in_place_is_no_burden() -> None:
+def test_direct_self_reference_is_accepted() -> None:
     assert validate({}, {"anyOf": [{"$ref": "#"}, OBJECT]}) == []
 
 
@@ -76,14 +76,14 @@ def test_a_reference_to_itself_in_place_is_no_burden() -> None:
     ],
     ids=["size", "depth", "outside", "inner id", "steps"],
 )
-def test_a_schema_that_cannot_be_bounded_is_refused_with_the_reason(schema: Any, why: str) -> None:
+def test_unbounded_schema_is_refused_with_reason(schema: Any, why: str) -> None:
     size = len(schema.get("description", ""))
 
     with pytest.raises(SchemaTooComplexError, match=why):
         max_answer_depth(schema, size)
 
 
-def test_a_chain_of_references_too_long_to_follow_is_refused() -> None:
+def test_overlong_reference_chain_is_refused() -> None:
     chain: dict[str, Any] = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(3_000)}
     chain["d3000"] = OBJECT
 
@@ -91,7 +91,7 @@ def test_a_chain_of_references_too_long_to_follow_is_refused() -> None:
         max_answer_depth({"$ref": "#/$defs/d0", "$defs": chain}, 100)
 
 
-def test_references_by_the_schemas_own_id_and_into_lists_are_followed() -> None:
+def test_id_and_list_references_are_followed() -> None:
     schema = {
         "$id": "x.v1",
         "properties": {

@@ -217,7 +217,7 @@ def verdict(text: str, policy: OutputPolicy, **more: Any) -> Stage | None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name.replace(" ", "_").replace(",", ""))
-def test_a_danger_is_refused_by_the_stage_that_sees_it(row: Row) -> None:
+def test_danger_is_refused_at_expected_stage(row: Row) -> None:
     for text in row.texts:
         found = {name: verdict(text, policy) for name, policy in POLICIES.items()}
         assert found == {name: row.besides.get(name, row.stage) for name in POLICIES}, text
@@ -234,14 +234,12 @@ def test_a_danger_is_refused_by_the_stage_that_sees_it(row: Row) -> None:
         ("model_context_window_exceeded", TRUNCATED),
     ],
 )
-def test_a_stop_reason_refuses_even_a_perfect_order(
-    stop_reason: str, stage: Stage, policy: OutputPolicy
-) -> None:
+def test_stop_reason_refuses_perfect_order(stop_reason: str, stage: Stage, policy: OutputPolicy) -> None:
     assert verdict('{"side":"BUY","qty":1~}', policy, stop_reason=stop_reason) is stage
 
 
 @pytest.mark.parametrize("stop_reason", ["refusal", "model_context_window_exceeded"])
-def test_a_refusal_and_a_full_context_end_after_one_call(stop_reason: str) -> None:
+def test_refusal_and_full_context_are_terminal(stop_reason: str) -> None:
     outcome = read(response('{"side":"BUY","qty":1}', stop_reason=stop_reason), ORDER, LOSSLESS)
 
     assert isinstance(outcome, Rejected)
@@ -261,13 +259,13 @@ def taken(text: str, policy: OutputPolicy) -> Accepted:
         ('Draft: {"side":"BUY","qty":5}\nFinal: {"side":"HOLD","qty":0}', "HOLD"),
     ],
 )
-def test_analysis_takes_the_last_view_and_says_how_it_read_it(text: str, side: str) -> None:
+def test_analysis_accepts_last_lossless_view(text: str, side: str) -> None:
     outcome = taken(text, ANALYSIS)
 
     assert (outcome.value["side"], outcome.trace.decode) == (side, "lossless")
 
 
-def test_what_a_comment_hides_is_on_record_where_it_may_be_dropped() -> None:
+def test_commented_key_is_recorded_when_dropped() -> None:
     outcome = taken('{"side":"BUY",/* "qty": 5 */ "qty": 1}', ANALYSIS)
 
     assert outcome.value == {"side": "BUY", "qty": 1}
@@ -275,7 +273,7 @@ def test_what_a_comment_hides_is_on_record_where_it_may_be_dropped() -> None:
 
 
 @pytest.mark.parametrize("policy", [PLANNING, ANALYSIS, LOSSLESS])
-def test_a_key_twice_with_one_value_is_kept_once_and_logged(policy: OutputPolicy) -> None:
+def test_equal_repeated_key_is_logged(policy: OutputPolicy) -> None:
     outcome = taken('{"side":"BUY","qty":1,"qty":1}', policy)
 
     assert outcome.text == '{"side":"BUY","qty":1}'
@@ -294,7 +292,7 @@ def test_long_numbers_keep_each_digit(number: str, policy: OutputPolicy) -> None
 
 
 @pytest.mark.parametrize("policy", [PLANNING, ANALYSIS, LOSSLESS])
-def test_a_line_break_at_the_end_of_a_text_is_kept(policy: OutputPolicy) -> None:
+def test_trailing_line_break_is_kept(policy: OutputPolicy) -> None:
     assert taken('{"side":"BUY","qty":1,"note":"a\\n"}', policy).value["note"] == "a\n"
     assert taken('{"side":"BUY","qty":1,"note":"a\n"}', policy).value["note"] == "a\n"
 
@@ -302,14 +300,14 @@ def test_a_line_break_at_the_end_of_a_text_is_kept(policy: OutputPolicy) -> None
 @pytest.mark.parametrize(
     "text", ['{"qty":1,}', 'Qty 5. {"qty":5 "lots": }', "{qty: 1, side: }", '{"side" "qty": 1}']
 )
-def test_not_even_a_guess_invents_a_side(text: str) -> None:
+def test_salvage_never_invents_order_side(text: str) -> None:
     outcome = read(response(text), ORDER, GENERAL)
 
     assert isinstance(outcome, Rejected)
 
 
 @pytest.mark.parametrize("mode", ["strict", "lossless"])
-def test_no_reading_at_all_takes_the_inner_object_of_a_cut_one(mode: Any) -> None:
+def test_inner_object_of_cut_answer_refused(mode: Any) -> None:
     with pytest.raises(ParserException) as refused:
         read_json('{"plan":{"side":"BUY","qty":5},"veto":tr', mode=mode)
 

@@ -52,7 +52,7 @@ def rejected(
     return outcome
 
 
-def test_a_valid_answer_is_accepted_digit_for_digit() -> None:
+def test_valid_answer_keeps_every_digit() -> None:
     outcome = accepted(f" {VALID}\n")
 
     assert outcome.value == {"side": "BUY", "qty": Decimal("0.10"), "legs": [1, 20]}
@@ -62,14 +62,14 @@ def test_a_valid_answer_is_accepted_digit_for_digit() -> None:
     )
 
 
-def test_an_accepted_answer_reads_back_from_the_log_as_it_was() -> None:
+def test_accepted_answer_round_trips_through_log() -> None:
     value = accepted(VALID).value
 
     assert LLMResult.model_validate_json(result(parsed_output=value).wire).parsed_output == value
 
 
 @pytest.mark.parametrize("workflow", PRESETS)
-def test_every_policy_reads_strict_json_as_it_stands(workflow: EnvelopeWorkflow) -> None:
+def test_every_policy_reads_strict_json(workflow: EnvelopeWorkflow) -> None:
     unsealed = PRESETS[workflow].output.model_copy(update={"require_sentinel": False})
 
     assert accepted(VALID, policy=unsealed).trace.decode == "strict"
@@ -97,7 +97,7 @@ def test_every_policy_reads_strict_json_as_it_stands(workflow: EnvelopeWorkflow)
         ('{"side"' * 200_000, Stage.JSON_PARSE),
     ],
 )
-def test_what_is_not_the_object_has_a_verdict(text: str, stage: Stage) -> None:
+def test_unacceptable_answer_gets_expected_verdict(text: str, stage: Stage) -> None:
     outcome = rejected(text)
 
     assert outcome.trace.verdict is stage
@@ -106,13 +106,13 @@ def test_what_is_not_the_object_has_a_verdict(text: str, stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("reason", ["max_tokens", "length", "model_context_window_exceeded"])
-def test_an_answer_that_was_stopped_is_never_read_even_if_it_is_whole(reason: str) -> None:
+def test_stopped_answer_is_never_read(reason: str) -> None:
     outcome = read(response(VALID, stop_reason=reason), ORDER, STRICT)
 
     assert (outcome.trace.verdict, outcome.trace.decode) == (Stage.TRUNCATED, "none")
 
 
-def test_an_answer_as_long_as_the_cap_is_never_read() -> None:
+def test_answer_at_token_cap_is_truncated() -> None:
     long = response(VALID, usage=Usage(output_tokens=50))
 
     assert isinstance(read(long, ORDER, STRICT, max_tokens=51), Accepted)
@@ -120,7 +120,7 @@ def test_an_answer_as_long_as_the_cap_is_never_read() -> None:
 
 
 @pytest.mark.parametrize("reason", ["refusal", "content_filter"])
-def test_a_refusal_is_never_read_even_if_there_is_text(reason: str) -> None:
+def test_refusal_with_text_is_never_read(reason: str) -> None:
     outcome = read(response(VALID, stop_reason=reason), ORDER, STRICT)
 
     assert isinstance(outcome, Rejected)
@@ -132,7 +132,7 @@ def test_a_refusal_is_never_read_even_if_there_is_text(reason: str) -> None:
         st.text(max_size=4), st.integers() | st.text(max_size=9) | st.lists(st.booleans()), min_size=1
     )
 )
-def test_a_cut_object_is_never_accepted_wherever_it_was_cut(value: dict[str, Any]) -> None:
+def test_object_cut_anywhere_is_never_accepted(value: dict[str, Any]) -> None:
     text = json.dumps(value, ensure_ascii=False)
 
     for end in range(len(text)):
@@ -142,7 +142,7 @@ def test_a_cut_object_is_never_accepted_wherever_it_was_cut(value: dict[str, Any
 
 
 @given(documents().filter(lambda text: text.startswith("{")))
-def test_any_strict_object_is_accepted_as_it_was_written(text: str) -> None:
+def test_any_strict_object_is_accepted_unchanged(text: str) -> None:
     assert accepted(text, schema={}).value == json.loads(text, parse_float=Decimal)
 
 
@@ -150,31 +150,31 @@ def test_any_strict_object_is_accepted_as_it_was_written(text: str) -> None:
     ANY_TEXT | st.text('{}[]",:\\ \n0123456789.eE+-truefalsn'),
     st.sampled_from([STRICT, SEALED]),
 )
-def test_any_text_has_a_verdict(text: str, policy: OutputPolicy) -> None:
+def test_arbitrary_text_gets_serializable_verdict(text: str, policy: OutputPolicy) -> None:
     outcome = read(response(text), ORDER, policy)
 
     assert isinstance(outcome, Rejected)
     assert AttemptTrace.model_validate_json(outcome.trace.model_dump_json()) == outcome.trace
 
 
-def test_the_sentinel_is_taken_off() -> None:
+def test_sentinel_is_removed_from_answer() -> None:
     outcome = accepted('{"side": "BUY", "qty": 0.10, "end": "ok"}', policy=SEALED)
 
     assert outcome.value == {"side": "BUY", "qty": Decimal("0.10")}
     assert outcome.text == '{"side":"BUY","qty":0.10}'
 
 
-def test_without_the_sentinel_an_answer_counts_as_cut() -> None:
+def test_missing_sentinel_counts_as_truncated() -> None:
     assert rejected(VALID, policy=SEALED).failure.category is FailureKind.TRUNCATED
 
 
-def test_a_sentinel_of_another_value_is_a_broken_rule() -> None:
+def test_wrong_sentinel_value_violates_schema() -> None:
     outcome = rejected('{"side": "BUY", "qty": 1, "end": "o"}', policy=SEALED)
 
     assert (outcome.trace.verdict, outcome.errors[0].path) == (Stage.SCHEMA_VALIDATION, "$.end")
 
 
-def test_a_schema_whose_own_property_has_the_sentinels_name_is_our_fault() -> None:
+def test_schema_property_colliding_with_sentinel_fails() -> None:
     schema = {"properties": {"end": {"type": "string"}}}
 
     assert rejected('{"end": "ok"}', schema, SEALED).trace.verdict is Stage.SCHEMA_INVALID
@@ -184,7 +184,7 @@ def test_a_schema_whose_own_property_has_the_sentinels_name_is_our_fault() -> No
 @pytest.mark.parametrize(
     "schema", [{"type": "objekt"}, {"maximum": math.nan}, {"$ref": "https://example.com/x"}]
 )
-def test_a_broken_schema_is_our_fault_and_can_be_seen_beforehand(schema: dict[str, Any]) -> None:
+def test_broken_schema_is_detected_beforehand(schema: dict[str, Any]) -> None:
     outcome, problem = rejected("{}", schema), schema_problem(schema, STRICT)
 
     assert outcome.trace.verdict is Stage.SCHEMA_INVALID
@@ -194,7 +194,7 @@ def test_a_broken_schema_is_our_fault_and_can_be_seen_beforehand(schema: dict[st
     assert schema_problem(ORDER, STRICT) is None
 
 
-def test_plain_text_is_an_empty_object() -> None:
+def test_plain_text_gives_empty_object() -> None:
     outcome = accepted("Up. {", transport="text")
 
     assert (outcome.value, outcome.text, outcome.trace.decode) == ({}, "Up. {", "none")
@@ -204,7 +204,7 @@ def test_plain_text_is_an_empty_object() -> None:
     )
 
 
-def test_plain_text_is_read_without_thinking() -> None:
+def test_thinking_is_stripped_from_plain_text() -> None:
     outcome = accepted("It may fall.</think> Up. {", transport="text")
     empty = read(response("It may fall.</think> "), {}, STRICT, transport="text")
     cut = read(response("<think>It may fall."), {}, STRICT, transport="text")
@@ -214,12 +214,12 @@ def test_plain_text_is_read_without_thinking() -> None:
     assert (empty.trace.verdict, cut.trace.verdict) == (Stage.RESPONSE_EMPTY, Stage.TRUNCATED)
 
 
-def test_without_a_schema_any_object_is_accepted_and_nothing_else() -> None:
+def test_missing_schema_accepts_only_objects() -> None:
     assert accepted('{"anything": [1.0]}', schema={}).value == {"anything": [Decimal("1.0")]}
     assert rejected("prose", schema={}).trace.verdict is Stage.JSON_PARSE
 
 
-def test_a_repeated_key_with_equal_values_is_kept_once_and_on_record() -> None:
+def test_equal_repeated_key_is_recorded() -> None:
     text = '{"side": "BUY", "side": "BUY", "qty": 1}'
 
     outcome = accepted(text)
@@ -229,12 +229,12 @@ def test_a_repeated_key_with_equal_values_is_kept_once_and_on_record() -> None:
     assert [fix.where for fix in rejected(text.replace("1}", "11}")).trace.fixes] == ["$.side"]
 
 
-def test_a_large_answer_of_wrong_items_is_judged_in_time() -> None:
+def test_huge_invalid_answer_reports_single_error() -> None:
     assert len(rejected(f'{{"side": "BUY", "qty": 1, "legs": [{"0.5," * 200_000}1]}}').errors) == 1
 
 
 @pytest.mark.parametrize("structured", [{"side": "BUY", "qty": 0.5}, {"side": "BUY", "qty": Decimal("0.5")}])
-def test_what_the_provider_parsed_is_used_directly(structured: dict[str, Any]) -> None:
+def test_provider_parsed_object_is_used_directly(structured: dict[str, Any]) -> None:
     outcome = read(response("Calling the tool.", structured=structured), ORDER, STRICT)
 
     assert isinstance(outcome, Accepted)
@@ -251,7 +251,7 @@ def deep(levels: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "structured", [{"qty": math.nan}, {"qty": math.inf}, {1: 2}, {"qty": {1}}, deep(3000)]
 )
-def test_what_the_provider_parsed_wrongly_is_refused(structured: Any) -> None:
+def test_invalid_provider_parsed_object_is_refused(structured: Any) -> None:
     outcome = read(response("as text", structured=structured), {}, STRICT)
 
     assert isinstance(outcome, Rejected)
@@ -259,7 +259,7 @@ def test_what_the_provider_parsed_wrongly_is_refused(structured: Any) -> None:
     assert read(response(outcome.raw_output), {}, STRICT).trace.verdict is Stage.JSON_PARSE
 
 
-def test_logprobs_are_kept_with_the_answer() -> None:
+def test_logprobs_are_kept_with_answer() -> None:
     trace = read(response(VALID, logprobs=(-0.5, -1.5)), ORDER, STRICT).trace
 
     assert (trace.logprob_mean, trace.logprob_min) == (-1.0, -1.5)
@@ -271,7 +271,7 @@ def no_more_than_one(text: str) -> Sequence[Violation]:
     return [] if json.loads(text)["qty"] == 1 else [wrong]
 
 
-def test_a_rule_beyond_the_schema_runs_on_the_accepted_text() -> None:
+def test_semantic_check_runs_on_accepted_text() -> None:
     good, bad = '{"side": "BUY", "qty": 1}', '{"side": "BUY", "qty": 2}'
 
     assert accepted(good, check=no_more_than_one).trace.semantic_check == "order.v1"
@@ -280,12 +280,12 @@ def test_a_rule_beyond_the_schema_runs_on_the_accepted_text() -> None:
     assert [v.path for v in outcome.errors] == ["$.qty"]
 
 
-def test_the_record_says_that_no_rule_beyond_the_schema_ran() -> None:
+def test_missing_semantic_check_is_recorded() -> None:
     assert accepted(VALID).trace.semantic_check == ""
     assert accepted("{}", schema={}, check=lambda _: []).trace.semantic_check == "unnamed"
 
 
-def test_a_rule_does_not_see_the_sentinel() -> None:
+def test_semantic_check_does_not_see_sentinel() -> None:
     seen: list[str] = []
 
     def note(text: str) -> list[Violation]:
@@ -311,7 +311,7 @@ def valid_order(text: str) -> Sequence[Violation]:
     return ()
 
 
-def test_what_a_model_refuses_is_named_by_path() -> None:
+def test_model_violations_are_named_by_path() -> None:
     outcome = rejected('{"side": "BUY", "qty": 6, "legs": [1, 2, 3]}', check=valid_order)
 
     assert [(v.path, v.keyword) for v in outcome.errors] == [
@@ -320,7 +320,7 @@ def test_what_a_model_refuses_is_named_by_path() -> None:
     ]
 
 
-def test_a_value_error_of_a_rule_is_what_is_wrong() -> None:
+def test_value_error_of_check_becomes_violation() -> None:
     def refuse(text: str) -> Sequence[Violation]:
         raise ValueError("not today")
 
@@ -332,7 +332,7 @@ def test_a_value_error_of_a_rule_is_what_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("transport", "parser"), [("native_schema", "StructuredLogProbsParser"), ("prompted", "InstructorParser")]
 )
-def test_without_a_parsers_name_the_one_of_the_transport_is_recorded(transport: Any, parser: str) -> None:
+def test_transport_parser_name_is_default(transport: Any, parser: str) -> None:
     assert accepted(VALID, transport=transport).trace.parser == parser
     assert accepted(VALID, transport=transport, parser="mine").trace.parser == "mine"
 
@@ -360,32 +360,32 @@ ASKED_AGAIN = [
 
 
 @pytest.mark.parametrize("stage", ASKED_AGAIN)
-def test_what_another_answer_may_put_right_is_asked_again_until_the_answers_are_used_up(stage: Stage) -> None:
+def test_fixable_verdict_is_reasked_until_exhausted(stage: Stage) -> None:
     assert step(verdict(stage), answers_read=2) == AskAgain()
     assert step(verdict(stage), answers_read=3) == GiveUp("answers_used_up")
     assert step(verdict(stage), STRICT) == GiveUp("answers_used_up")
 
 
 @pytest.mark.parametrize("stage", [Stage.REFUSAL, Stage.TRANSPORT, Stage.SCHEMA_INVALID])
-def test_a_terminal_verdict_is_not_asked_again(stage: Stage) -> None:
+def test_terminal_verdict_is_not_reasked(stage: Stage) -> None:
     assert step(verdict(stage)) == GiveUp("terminal")
 
 
-def test_a_cut_answer_gets_one_raised_cap_where_the_policy_says_so() -> None:
+def test_cut_answer_gets_one_raised_cap() -> None:
     assert step(verdict(Stage.TRUNCATED)) == RaiseCap()
     assert step(verdict(Stage.TRUNCATED), cap_raised=True) == GiveUp("terminal")
     assert step(verdict(Stage.TRUNCATED), STRICT) == GiveUp("terminal")
 
 
 @pytest.mark.parametrize("stage", ASKED_AGAIN)
-def test_the_same_errors_twice_in_a_row_end_the_call(stage: Stage) -> None:
+def test_repeated_errors_end_the_call(stage: Stage) -> None:
     assert step(verdict(stage), previous=verdict(stage), answers_read=2) == GiveUp("same_errors")
     assert step(verdict(stage), previous=verdict(stage, "else"), answers_read=2) == AskAgain()
     assert step(verdict(stage), previous=verdict(Stage.TRUNCATED), answers_read=2) == AskAgain()
 
 
 @given(st.text(min_size=1), st.text(min_size=1))
-def test_errors_are_the_same_only_if_the_wrong_value_is(first: str, second: str) -> None:
+def test_errors_match_only_with_equal_values(first: str, second: str) -> None:
     assume({first, second}.isdisjoint(ORDER["properties"]["side"]["enum"]))
     outcomes = [rejected(json.dumps({"side": side, "qty": 1}), policy=REASKED) for side in (first, second)]
 
@@ -394,6 +394,6 @@ def test_errors_are_the_same_only_if_the_wrong_value_is(first: str, second: str)
     assert again == (GiveUp("same_errors") if first == second else AskAgain())
 
 
-def test_whether_a_failure_is_recoverable_follows_from_its_verdict() -> None:
+def test_failure_recoverability_follows_verdict() -> None:
     assert rejected("prose", ANSWER).failure.recoverable
     assert not rejected("{", ANSWER).failure.recoverable

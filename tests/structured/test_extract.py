@@ -72,7 +72,7 @@ WHOLE = [
 
 @pytest.mark.parametrize("text", [*PROSE, *WHOLE])
 @pytest.mark.parametrize("slip", [False, True])
-def test_the_one_object_is_found_with_and_without_a_slip(text: str, slip: bool) -> None:  # noqa: FBT001 - a parameter of the table above
+def test_single_object_is_found_with_slips(text: str, slip: bool) -> None:  # noqa: FBT001 - a parameter of the table above
     written = text.replace(J, "{'a': 1,}") if slip else text
     (found,) = json_candidates(written, lossless=True)
 
@@ -83,7 +83,7 @@ def test_the_one_object_is_found_with_and_without_a_slip(text: str, slip: bool) 
 
 
 @pytest.mark.parametrize("text", PROSE)
-def test_an_object_in_prose_is_found_strictly_too(text: str) -> None:
+def test_object_in_prose_is_found_strictly(text: str) -> None:
     (found,) = json_candidates(text, lossless=False)
 
     assert (found.value, found.text, found.is_repaired) == ({"a": 1}, J, False)
@@ -109,12 +109,12 @@ def kinds(text: str) -> list[tuple[str, int, str]]:
         (f"{'x' * 500} {J}", [("prose", 0, "x" * SHOWN_CHARS)]),
     ],
 )
-def test_what_stands_around_is_on_record(text: str, fixes: list[tuple[str, int, str]]) -> None:
+def test_surrounding_text_is_recorded(text: str, fixes: list[tuple[str, int, str]]) -> None:
     assert kinds(text) == fixes
 
 
 @pytest.mark.parametrize("text", ["True", " 'a' ", "/* x */ None", "“a”", "5 // so"])
-def test_a_scalar_with_a_slip_is_the_whole_document(text: str) -> None:
+def test_scalar_with_slip_is_entire_document(text: str) -> None:
     (found,) = json_candidates(text, lossless=True)
 
     assert found.is_whole
@@ -133,7 +133,7 @@ def test_a_scalar_with_a_slip_is_the_whole_document(text: str) -> None:
         (f"<think>{J}</think> {J} {{}}", [{"a": 1}, {}]),
     ],
 )
-def test_several_are_given_in_order_and_are_ambiguous_as_one_document(text: str, values: list[Any]) -> None:
+def test_several_documents_are_ordered_and_ambiguous(text: str, values: list[Any]) -> None:
     found = json_candidates(text, lossless=True)
 
     assert [candidate.value for candidate in found] == values
@@ -191,25 +191,25 @@ def test_several_are_given_in_order_and_are_ambiguous_as_one_document(text: str,
         (" " * (1 << 20) + J, Stage.JSON_PARSE, "json"),
     ],
 )
-def test_what_may_be_more_than_prose_refuses_the_text(text: str, stage: Stage, kind: str) -> None:
+def test_suspicious_surrounding_text_is_refused(text: str, stage: Stage, kind: str) -> None:
     with pytest.raises(UnreadableError) as refused:
         json_candidates(text, lossless=True)
 
     assert (refused.value.stage, refused.value.violations[0].keyword) == (stage, kind)
 
 
-def test_as_many_candidates_and_brackets_as_allowed_are_read() -> None:
+def test_maximum_candidates_and_brackets_are_read() -> None:
     assert len(json_candidates(f"{J} " * MOST_CANDIDATES, lossless=True)) == MOST_CANDIDATES
     assert len(json_candidates("[x]" * MOST_BRACKETS + J, lossless=True)) == 1
 
 
 @pytest.mark.parametrize("text", ["Order: {'a': 1}", "[1,]", f'```json\n{J[:-1]}, "a": 2}}\n```'])
-def test_strictly_nothing_is_repaired(text: str) -> None:
+def test_strict_extraction_repairs_no_slips(text: str) -> None:
     with pytest.raises(UnreadableError):
         json_candidates(text, lossless=False)
 
 
-def test_a_repeated_key_is_seen_in_a_fence_and_in_prose() -> None:
+def test_embedded_repeated_key_is_detected() -> None:
     for text in ('```json\n{"a": 1, "a": 1}\n```', 'So: {"a": 1, "a": 1}'):
         for lossless in (True, False):
             (found,) = json_candidates(text, lossless=lossless)
@@ -221,7 +221,7 @@ WORDS = st.text(st.characters(exclude_characters="{}[]\"'`´“”„‘’‚,:
 
 
 @given(WORDS, WORDS)
-def test_words_around_never_change_what_is_found(before: str, behind: str) -> None:
+def test_surrounding_words_do_not_change_result(before: str, behind: str) -> None:
     found: JsonCandidate = only(json_candidates(f"{before}{J}{behind}", lossless=True))
 
     assert (found.value, found.text, found.start) == ({"a": 1}, J, len(before))

@@ -23,11 +23,11 @@ def dials(
     return inference_parameters(envelope(budget=budget, **changes), capability(**model))
 
 
-def test_the_cap_is_answer_and_thinking_together() -> None:
+def test_token_cap_includes_answer_and_thinking() -> None:
     assert dials({"thinking": ("enabled",)}, thinking=3000) == InferenceParameters(4000, 3000, None, None)
 
 
-def test_the_cap_stays_within_what_the_model_can_write() -> None:
+def test_token_cap_is_limited_by_model() -> None:
     set_to = dials({"thinking": ("enabled",), "max_output_tokens": 2000}, thinking=3000)
 
     assert (set_to.max_tokens, set_to.thinking_budget) == (2000, 1999)
@@ -37,15 +37,13 @@ def test_the_cap_stays_within_what_the_model_can_write() -> None:
     ("budget", "effort"),
     [(1, "low"), (2_000, "low"), (8_000, "medium"), (16_000, "high"), (32_000, "xhigh"), (32_001, "max")],
 )
-def test_a_thinking_budget_becomes_an_effort_where_a_model_knows_efforts_only(
-    budget: int, effort: str
-) -> None:
+def test_thinking_budget_becomes_effort(budget: int, effort: str) -> None:
     set_to = dials({"thinking": ("adaptive",), "effort": EVERY}, thinking=budget)
 
     assert (set_to.effort, set_to.thinking_budget, set_to.max_tokens) == (effort, 0, 1000 + budget)
 
 
-def test_an_effort_that_was_asked_for_goes_before_one_that_follows_from_a_budget() -> None:
+def test_requested_effort_overrides_budget_effort() -> None:
     assert dials({"thinking": ("adaptive",), "effort": EVERY}, thinking=8000, effort="max").effort == "max"
 
 
@@ -58,14 +56,12 @@ def test_an_effort_that_was_asked_for_goes_before_one_that_follows_from_a_budget
         ((), "low", None),
     ],
 )
-def test_an_unknown_effort_becomes_the_next_lower_one(
-    known: tuple[str, ...], asked: str, sent: str | None
-) -> None:
+def test_unknown_effort_becomes_next_lower(known: tuple[str, ...], asked: str, sent: str | None) -> None:
     assert dials({"effort": known}, effort=asked).effort == sent
 
 
 @pytest.mark.parametrize("kinds", [(), ("disabled",)])
-def test_a_model_that_does_not_think_gets_no_room_for_it(kinds: tuple[str, ...]) -> None:
+def test_model_without_thinking_gets_no_room(kinds: tuple[str, ...]) -> None:
     assert dials({"thinking": kinds, "effort": EVERY}, thinking=8000) == InferenceParameters(
         1000, 0, None, None
     )
@@ -75,7 +71,7 @@ def test_a_model_that_does_not_think_gets_no_room_for_it(kinds: tuple[str, ...])
     ("sampling", "thinking", "sent"),
     [(True, 0, 0.0), (True, 2000, None), (False, 0, None), (False, 2000, None)],
 )
-def test_a_temperature_is_sent_where_the_model_takes_one_and_does_not_think(
+def test_temperature_requires_sampling_without_thinking(
     sampling: bool,  # noqa: FBT001 - a parameter of the table above
     thinking: int,
     sent: float | None,
@@ -83,7 +79,7 @@ def test_a_temperature_is_sent_where_the_model_takes_one_and_does_not_think(
     assert dials({"sampling": sampling, "thinking": ("enabled",)}, thinking=thinking).temperature == sent
 
 
-def test_the_analysis_preset_fits_its_own_model() -> None:
+def test_analysis_preset_fits_default_model() -> None:
     asked = EnvelopeBuilder().for_analysis().with_instructions("Judge.").build()
 
     set_to = inference_parameters(asked, Capabilities.load().of(LLMProvider.ANTHROPIC, asked.model))

@@ -144,9 +144,7 @@ MENDED = [
 
 
 @pytest.mark.parametrize(("kind", "text", "value", "fixes"), MENDED)
-def test_a_syntax_error_with_one_reading_is_repaired_and_logged(
-    kind: str, text: str, value: Any, fixes: list[Logged]
-) -> None:
+def test_unambiguous_syntax_error_is_repaired(kind: str, text: str, value: Any, fixes: list[Logged]) -> None:
     assert read_json(text, mode="lossless") == value
     assert logged(text) == fixes
     assert kind in {fix[0] for fix in fixes}
@@ -154,7 +152,7 @@ def test_a_syntax_error_with_one_reading_is_repaired_and_logged(
         read_json(text, mode="strict")
 
 
-def test_a_repeated_key_with_an_equal_value_is_logged_beside_the_slips() -> None:
+def test_repeated_key_is_logged_with_slips() -> None:
     (candidate,) = json_candidates('{"a": 1.0, "a": 1.0,}', lossless=True)
 
     assert (candidate.value, candidate.text) == ({"a": Decimal("1.0")}, '{"a":1.0}')
@@ -278,7 +276,7 @@ REFUSED: list[tuple[str, Stage, str, int | None]] = [
 
 
 @pytest.mark.parametrize(("text", "stage", "kind", "offset"), REFUSED)
-def test_what_has_no_reading_or_two_is_refused_with_its_kind_and_place(
+def test_unrepairable_error_gives_kind_and_offset(
     text: str, stage: Stage, kind: str, offset: int | None
 ) -> None:
     with pytest.raises(ParserException) as refused:
@@ -290,19 +288,19 @@ def test_what_has_no_reading_or_two_is_refused_with_its_kind_and_place(
         assert violation.message.startswith(f"at offset {offset}: ")
 
 
-def test_numbers_stand_as_they_were_written() -> None:
+def test_repaired_numbers_keep_written_digits() -> None:
     assert repair_json("{a: [1.50, 1e5, -0, 1E+2, 12345678901234567890.10],}", 0).text == (
         '{"a":[1.50, 1e5, -0, 1E+2,12345678901234567890.10]}'
     )
 
 
-def test_a_value_is_read_up_to_its_end_and_no_further() -> None:
+def test_repair_stops_at_value_end() -> None:
     found = repair_json("x = {'a': 1} and more", 4)
 
     assert (found.text, found.end) == ('{"a":1}', 12)
 
 
-def test_long_slips_are_cut_in_the_log_and_comments_later_than_others() -> None:
+def test_long_slips_are_truncated_in_log() -> None:
     text = f"['{'x' * 5_000}', /* {'y' * 5_000} */ 1]"
 
     quotes, comment = logged(text)
@@ -311,7 +309,7 @@ def test_long_slips_are_cut_in_the_log_and_comments_later_than_others() -> None:
 
 
 @pytest.mark.parametrize("opening", ["[", "{a:"])
-def test_the_deepest_allowed_value_is_repaired_and_a_deeper_one_refused(opening: str) -> None:
+def test_deepest_value_repaired_deeper_refused(opening: str) -> None:
     closing = "]" if opening == "[" else "}"
     deepest = f"{opening * MAX_DEPTH}1,{closing * MAX_DEPTH}"
 
@@ -321,7 +319,7 @@ def test_the_deepest_allowed_value_is_repaired_and_a_deeper_one_refused(opening:
     assert refused.value.errors[0].keyword == "depth"
 
 
-def test_more_slips_than_anyone_makes_are_refused() -> None:
+def test_too_many_slips_are_refused() -> None:
     most = "''" + ",''" * (MOST_FIXES - 1)
 
     assert len(read_json(f"[{most}]", mode="lossless")) == MOST_FIXES
@@ -329,7 +327,7 @@ def test_more_slips_than_anyone_makes_are_refused() -> None:
         read_json(f"[{most},]", mode="lossless")
 
 
-def test_a_refusal_can_be_printed_whatever_stands_in_the_text() -> None:
+def test_refusal_of_surrogate_text_is_printable() -> None:
     with pytest.raises(UnreadableError, match=r"ud800") as refused:
         repair_json("[\ud800]", 0)
 
@@ -337,7 +335,7 @@ def test_a_refusal_can_be_printed_whatever_stands_in_the_text() -> None:
 
 
 @pytest.mark.parametrize("word", ["true", "null", "FALSE", "NaN"])
-def test_a_literal_is_a_key_only_where_the_schema_has_it(word: str) -> None:
+def test_literal_key_requires_schema_property(word: str) -> None:
     schema = {"type": "object", "properties": {word: {"type": "integer"}}, "required": [word]}
     response = ModelResponse(f"{{{word}: 2}}", "stop", Usage(), "m-1")
     other = {"type": "object", "properties": {"buy": {"type": "integer"}}}

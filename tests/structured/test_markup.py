@@ -14,7 +14,7 @@ from agentic_trading.structured.extract import MOST_WORK, CodeFences, strip_thin
 from agentic_trading.structured.outcome import UnreadableError
 
 
-def test_thinking_at_the_beginning_is_blanked_and_each_place_stays_where_it_was() -> None:
+def test_leading_thinking_is_blanked_in_place() -> None:
     text, fixes = strip_thinking(" <think>a {b}</think>{}")
 
     assert text == " " * 21 + "{}"
@@ -57,7 +57,7 @@ def test_text_without_a_mark_is_unchanged(text: str) -> None:
         "<unused94>thought\nx<unused95>",
     ],
 )
-def test_text_before_the_last_closing_mark_is_blanked(text: str) -> None:
+def test_text_before_last_closing_mark_blanked(text: str) -> None:
     draft = text.replace("x", '{"a": 1}', 1)
 
     found, fixes = strip_thinking(draft + '{"a": 2}')
@@ -118,7 +118,7 @@ def test_mark_inside_a_string_is_text(text: str) -> None:
         "[x" * (MOST_WORK // 20) + "</think>{}",
     ],
 )
-def test_mark_inside_a_broken_value_is_ambiguous(text: str) -> None:
+def test_mark_in_broken_value_is_ambiguous(text: str) -> None:
     with pytest.raises(UnreadableError) as refused:
         strip_thinking(text)
 
@@ -129,7 +129,7 @@ def test_mark_inside_a_broken_value_is_ambiguous(text: str) -> None:
     "part",
     ["<think>", "<|channel|> ", "[", "{", "{“ ", '{"', "{# x\n", "{/* ", "[1 ", '{"a":', "<", "{„ \\q"],
 )
-def test_thinking_takes_linear_time(part: str) -> None:
+def test_large_thinking_is_stripped_quickly(part: str) -> None:
     text = part * ((1 << 20) // len(part))
 
     start = time.process_time()
@@ -154,7 +154,7 @@ PROSE = st.text(
 
 
 @given(st.sampled_from([*BLOCKS, *(("", closing) for _, closing in BLOCKS)]), PROSE, PROSE)
-def test_draft_in_thinking_is_never_the_answer(block: tuple[str, str], before: str, behind: str) -> None:
+def test_thinking_draft_is_never_the_answer(block: tuple[str, str], before: str, behind: str) -> None:
     thinking = f"{block[0]}It is {before}{DRAFT}{behind}{block[1]}"
 
     for text in (thinking, f"{thinking}\nI stay out.", f"{thinking}{ANSWER}"):
@@ -176,7 +176,7 @@ def test_answer_cut_anywhere_gives_no_draft(block: tuple[str, str], answer: str)
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_thinking_without_an_opening_mark_gives_no_draft(block: tuple[str, str]) -> None:
+def test_unopened_thinking_gives_no_draft(block: tuple[str, str]) -> None:
     text = f"It is {DRAFT}, or not.{block[1]}{ANSWER}"
 
     for end in range(text.index(block[1]) + len(block[1]), len(text)):
@@ -196,7 +196,7 @@ JSON = "```json\n{}\n```"
 
 
 @pytest.mark.parametrize("text", [f"{PYTHON}\n{JSON}", f"{JSON}\nso:\n{PYTHON}\nso", f"{PYTHON}\r\n{JSON}"])
-def test_code_beside_json_is_set_aside(text: str) -> None:
+def test_code_next_to_json_is_excluded(text: str) -> None:
     assert blocks_of(text).strip() == PYTHON
 
 
@@ -214,5 +214,5 @@ def test_code_beside_json_is_set_aside(text: str) -> None:
         f"so {PYTHON} {JSON}",
     ],
 )
-def test_nothing_is_set_aside_without_both_in_closed_fences(text: str) -> None:
+def test_code_exclusion_requires_closed_fences(text: str) -> None:
     assert blocks_of(text) == ""

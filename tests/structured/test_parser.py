@@ -24,7 +24,7 @@ PARSERS: list[OutputParser] = [InstructorParser(), StructuredLogProbsParser()]
 
 
 @pytest.mark.parametrize("qty", ["10.00000000000000001", "10.0000000000000000000000001", "0.0"])
-def test_a_number_a_last_digit_beyond_a_bound_is_refused(qty: str) -> None:
+def test_last_digit_beyond_bound_is_refused(qty: str) -> None:
     for policy, end in ((STRICT, ""), (SEALED, ', "end": "ok"')):
         asked_with = request(output_policy=policy, expected_output_schema=ORDER)
 
@@ -34,7 +34,7 @@ def test_a_number_a_last_digit_beyond_a_bound_is_refused(qty: str) -> None:
 
 
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
-def test_a_cut_answer_is_known_by_the_cap_and_a_copy_by_the_data(parser: OutputParser) -> None:
+def test_cut_answers_and_copies_are_detected(parser: OutputParser) -> None:
     shown = EvidenceItem(
         evidence_id="E", source="wire", content='{"side": "BUY", "qty": 1}', retrieved_at=NOW
     )
@@ -54,7 +54,7 @@ def test_a_cut_answer_is_known_by_the_cap_and_a_copy_by_the_data(parser: OutputP
 
 
 @pytest.mark.parametrize("native_schema", [True, False])
-def test_a_prepared_call_has_the_models_parser_and_its_first_request(*, native_schema: bool) -> None:
+def test_prepared_call_has_parser_and_request(*, native_schema: bool) -> None:
     model, envelope = capability(native_schema=native_schema), asked(expected_output_schema=ORDER)
 
     prepared = prepare(envelope, model)
@@ -67,7 +67,7 @@ def test_a_prepared_call_has_the_models_parser_and_its_first_request(*, native_s
     )
 
 
-def test_a_schema_that_no_answer_fits_is_found_before_anything_is_sent() -> None:
+def test_unfittable_schema_is_found_before_sending() -> None:
     envelope = asked(expected_output_schema={"type": "array"})
 
     prepared = prepare(envelope, capability())
@@ -77,7 +77,7 @@ def test_a_schema_that_no_answer_fits_is_found_before_anything_is_sent() -> None
     assert prepared == schema_problem({"type": "array"}, STRICT)
 
 
-def test_a_schema_that_is_not_to_be_enforced_stands_in_the_prompt() -> None:
+def test_unenforced_schema_goes_into_prompt() -> None:
     prepared = prepare(asked(expected_output_schema=ORDER), capability(), enforced=False)
 
     assert isinstance(prepared, Prepared)
@@ -85,7 +85,7 @@ def test_a_schema_that_is_not_to_be_enforced_stands_in_the_prompt() -> None:
     assert '"SELL"' in prepared.request.system
 
 
-def test_a_call_goes_on_from_the_request_that_was_made_last() -> None:
+def test_each_step_continues_from_last_request() -> None:
     prepared = prepare(
         asked(expected_output_schema=ORDER, output_policy=REASKED), capability(max_output_tokens=5_000)
     )
@@ -104,7 +104,7 @@ def test_a_call_goes_on_from_the_request_that_was_made_last() -> None:
 
 
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
-def test_an_outcome_carries_the_text_that_was_read(parser: OutputParser) -> None:
+def test_outcome_carries_read_text(parser: OutputParser) -> None:
     made = request(output_policy=REASKED, expected_output_schema=ORDER)
     good, bad = 'Sure: {"side": "BUY", "qty": 1}', 'Sure: {"side": "BUY"}'
 

@@ -51,9 +51,7 @@ from tests.structured.patching import (
         ("5", {"anyOf": [{"anyOf": [INTEGER, BOOLEAN]}, NULL]}, 5),
     ],
 )
-def test_a_string_that_spells_exactly_what_is_wanted_is_read(
-    text: str, schema: dict[str, Any], value: Any
-) -> None:
+def test_exact_string_value_is_converted(text: str, schema: dict[str, Any], value: Any) -> None:
     result = change({"x": text}, {"properties": {"x": schema}})
 
     assert same(result.value["x"], value)
@@ -75,7 +73,7 @@ def test_a_string_that_spells_exactly_what_is_wanted_is_read(
         "[1]", "[]", "{", '{"a": 1} {"a": 2}', '{"stop": 1, "stop": 1}', "9" * 400,
     ],
 )  # fmt: skip
-def test_what_needs_a_reading_of_its_own_is_left(schema: dict[str, Any], value: str) -> None:
+def test_string_needing_interpretation_is_unchanged(schema: dict[str, Any], value: str) -> None:
     result = change({"x": value}, {"properties": {"x": schema}})
 
     assert result.value == {"x": value}
@@ -114,11 +112,11 @@ def test_what_needs_a_reading_of_its_own_is_left(schema: dict[str, Any], value: 
         (1.5, {"type": "number", "maximum": 1}),
     ],
 )
-def test_what_would_lose_or_invent_something_is_left(value: Any, schema: dict[str, Any]) -> None:
+def test_lossy_change_is_not_made(value: Any, schema: dict[str, Any]) -> None:
     assert same(at_x(value, schema), value)
 
 
-def test_a_string_that_is_read_may_still_break_a_rule_which_is_then_said_of_what_was_read() -> None:
+def test_converted_string_may_violate_rule() -> None:
     result = change({"x": "42"}, {"properties": {"x": {"type": "integer", "maximum": 10}}})
 
     assert result.value == {"x": 42}
@@ -137,7 +135,7 @@ def test_a_string_that_is_read_may_still_break_a_rule_which_is_then_said_of_what
         ({}, "5"),
     ],
 )
-def test_what_fits_is_left_as_it_is(schema: dict[str, Any], value: Any) -> None:
+def test_fitting_value_is_unchanged(schema: dict[str, Any], value: Any) -> None:
     whole = {"x": value}
     result = change(whole, {"properties": {"x": schema}})
 
@@ -148,7 +146,7 @@ def test_what_fits_is_left_as_it_is(schema: dict[str, Any], value: Any) -> None:
 class TestObjectsInStrings:
     """A string that is one strict JSON object, where an object is wanted and a string is not."""
 
-    def test_it_is_read_with_its_digits_and_on_record(self) -> None:
+    def test_object_string_is_decoded_and_recorded(self) -> None:
         result = change({"plan": '\n {"stop": 0.10}\n'}, {"properties": {"plan": PLAN}})
 
         assert same(result.value, {"plan": {"stop": Decimal("0.10")}})
@@ -156,7 +154,7 @@ class TestObjectsInStrings:
         assert (fix.kind, fix.where) == ("double_encoded", "$.plan")
         assert (fix.before, fix.after) == ('"\\n {\\"stop\\": 0.10}\\n"', '{"stop":0.10}')
 
-    def test_what_comes_out_may_need_a_change_itself(self) -> None:
+    def test_decoded_object_is_changed_further(self) -> None:
         inner = orjson.dumps({"stop": "1.50", "legs": 7}).decode()
         result = change({"plan": inner}, {"properties": {"plan": PLAN}})
 
@@ -164,7 +162,7 @@ class TestObjectsInStrings:
         assert [fix.kind for fix in result.coercions] == ["double_encoded", "number"]
         assert [fix.where for fix in result.patches] == ["$.plan.legs"]
 
-    def test_an_object_in_a_string_in_a_string_comes_out_level_by_level(self) -> None:
+    def test_nested_object_strings_are_decoded(self) -> None:
         nested: Any = {"v": "5"}
         for _ in range(4):
             nested = {"c": orjson.dumps(nested).decode()}
@@ -172,7 +170,7 @@ class TestObjectsInStrings:
 
         assert change(nested, node).value == {"c": {"c": {"c": {"c": {"v": 5}}}}}
 
-    def test_the_root_may_be_one(self) -> None:
+    def test_root_object_string_is_decoded(self) -> None:
         assert change('{"stop": 1}', PLAN).value == {"stop": 1}
 
     @pytest.mark.parametrize(
@@ -186,16 +184,16 @@ class TestObjectsInStrings:
             '"{\\"stop\\": 1}"',
         ],
     )
-    def test_one_that_is_not_strict_json_is_left(self, text: str) -> None:
+    def test_invalid_object_string_is_unchanged(self, text: str) -> None:
         assert at_x(text, PLAN) == text
 
-    def test_a_choice_that_takes_strings_of_another_form_leaves_it(self) -> None:
+    def test_string_choice_prevents_decoding(self) -> None:
         short = {"type": "string", "maxLength": 3}
 
         assert at_x('{"stop": 1}', {"anyOf": [PLAN, short]}) == '{"stop": 1}'
         assert at_x('{"stop": 1}', {"anyOf": [PLAN, NULL]}) == {"stop": 1}
 
-    def test_one_that_lies_too_deep_is_left(self) -> None:
+    def test_too_deep_object_string_is_unchanged(self) -> None:
         deep = "[" * 100 + "]" * 100
         value: Any = {"v": f'{{"v": {deep}}}'}
         for _ in range(40):
@@ -209,7 +207,7 @@ class TestLists:
     """A scalar, where a list is wanted whose items take it as it is."""
 
     @pytest.mark.parametrize("value", ["BTCUSDT", "strong trend", "BTC/USD"])
-    def test_it_becomes_a_list_of_one(self, value: str) -> None:
+    def test_scalar_becomes_single_item_list(self, value: str) -> None:
         result = change({"x": value}, {"properties": {"x": STRINGS}})
 
         assert result.value == {"x": [value]}
@@ -239,17 +237,15 @@ class TestLists:
             ("first\nsecond", STRINGS),
         ],
     )
-    def test_what_the_items_do_not_take_or_may_be_several_is_left(
-        self, value: Any, schema: dict[str, Any]
-    ) -> None:
+    def test_unsuitable_scalar_is_not_wrapped(self, value: Any, schema: dict[str, Any]) -> None:
         assert at_x(value, schema) == value
 
-    def test_numbers_and_truths_are_wrapped_too(self) -> None:
+    def test_numbers_and_booleans_are_wrapped(self) -> None:
         assert at_x(5, {"type": "array", "items": INTEGER}) == [5]
         assert same(at_x(*(True, {"type": "array", "items": BOOLEAN})), [True])
         assert same(at_x(Decimal("0.10"), {"type": ["array", "null"]}), [Decimal("0.10")])
 
-    def test_a_bound_is_not_got_round_by_a_list(self) -> None:
+    def test_list_wrapping_does_not_bypass_bounds(self) -> None:
         numbers = {"type": "array", "items": INTEGER}
 
         assert at_x(42, {"anyOf": [{"type": "integer", "maximum": 10}, numbers]}) == 42
@@ -284,21 +280,21 @@ class TestTwoReadings:
             ),
         ],
     )
-    def test_nothing_is_changed(self, value: Any, schema: dict[str, Any]) -> None:
+    def test_ambiguous_value_is_unchanged(self, value: Any, schema: dict[str, Any]) -> None:
         assert at_x(value, schema) == value
 
-    def test_the_same_result_of_several_branches_is_one_reading(self) -> None:
+    def test_equal_branch_results_are_unambiguous(self) -> None:
         lists = {"anyOf": [STRINGS, {"type": "array"}, {"type": "array", "items": {"type": "array"}}]}
 
         assert at_x("BTCUSDT", lists) == ["BTCUSDT"]
 
-    def test_two_branches_with_different_results_leave_it(self) -> None:
+    def test_different_branch_results_leave_value_unchanged(self) -> None:
         number = {"type": "object", "properties": {"q": INTEGER, "extra": STRING}}
         closed = {"type": "object", "properties": {"q": INTEGER}, "additionalProperties": False}
 
         assert at_x({"q": "5", "zzz": "1"}, {"anyOf": [number, closed]}) == {"q": "5", "zzz": "1"}
 
-    def test_the_branch_that_a_constant_names_is_the_one(self) -> None:
+    def test_constant_selects_the_branch(self) -> None:
         limit = {"properties": {"kind": {"const": "limit"}, "px": NUMBER}, "required": ["kind", "px"]}
         market = {"properties": {"kind": {"const": "market"}, "px": STRINGS}, "required": ["kind"]}
         order = {"oneOf": [{"$ref": "#/$defs/limit"}, {"$ref": "#/$defs/market"}]}
@@ -308,13 +304,13 @@ class TestTwoReadings:
         assert same(result, {"kind": "limit", "px": Decimal("4250.50")})
 
 
-def test_a_required_value_is_never_filled_in() -> None:
+def test_required_value_is_never_filled_in() -> None:
     schema = {"properties": {"side": {"enum": ["BUY"], "default": "BUY"}}, "required": ["side"]}
 
     assert change({}, schema).value == {}
 
 
-def test_what_one_change_brings_about_is_changed_in_the_next_round() -> None:
+def test_consequent_change_is_made_next_round() -> None:
     schema = {
         "properties": {"live": BOOLEAN},
         "if": {"properties": {"live": {"const": True}}, "required": ["live"]},
@@ -324,7 +320,7 @@ def test_what_one_change_brings_about_is_changed_in_the_next_round() -> None:
     assert change({"live": "true", "qty": "5"}, schema).value == {"live": True, "qty": 5}
 
 
-def test_a_change_around_another_comes_first() -> None:
+def test_nested_changes_are_both_applied() -> None:
     closed = {"properties": {"q": INTEGER}, "additionalProperties": False}
     schema = {"properties": {"x": {"anyOf": [closed, NULL], "properties": {"q": INTEGER}}}}
 
@@ -334,7 +330,7 @@ def test_a_change_around_another_comes_first() -> None:
     assert sorted(fix.where for fix in (*result.coercions, *result.patches)) == ["$.x.q", "$.x.zz"]
 
 
-def test_a_list_of_choices_is_changed_place_by_place() -> None:
+def test_choice_list_is_changed_per_item() -> None:
     schema = {"properties": {"x": {"type": "array", "items": {"anyOf": [INTEGER, NULL]}}}}
 
     result = change({"x": ["1", None, 2, "x", "3"]}, schema)
@@ -344,7 +340,7 @@ def test_a_list_of_choices_is_changed_place_by_place() -> None:
     assert [v.path for v in result.violations] == ["$.x[3]"]
 
 
-def test_names_that_look_like_indexes_and_odd_names_are_places_too() -> None:
+def test_odd_property_names_are_valid_places() -> None:
     schema = {"properties": {"0": INTEGER, "a/b~c d": {"anyOf": [INTEGER, NULL]}}}
 
     result = change({"0": "5", "a/b~c d": "6"}, schema)
@@ -354,7 +350,7 @@ def test_names_that_look_like_indexes_and_odd_names_are_places_too() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "00", "01", "+1"])
-def test_where_the_validator_cannot_say_which_place_it_means_nothing_is_changed(key: str) -> None:
+def test_ambiguous_places_are_not_changed(key: str) -> None:
     value = {"a": {key: {"b": "x"}, "b": "5"}, "c": "5"}
     schema = {
         "properties": {
@@ -370,7 +366,7 @@ def test_where_the_validator_cannot_say_which_place_it_means_nothing_is_changed(
 
 @pytest.mark.parametrize("draft", ["draft-04", "draft-06", "draft-07"])
 @pytest.mark.parametrize("identity", [None, "order.v1", "https://example.com/order", "urn:order:1"])
-def test_parts_of_a_schema_of_any_draft_and_name_are_found(draft: str, identity: str | None) -> None:
+def test_schema_parts_found_in_any_draft(draft: str, identity: str | None) -> None:
     leg = {"properties": {"q": {"anyOf": [INTEGER, {"$ref": "#/definitions/list"}]}}}
     schema: dict[str, Any] = {
         "$schema": f"http://json-schema.org/{draft}/schema#",
@@ -383,7 +379,7 @@ def test_parts_of_a_schema_of_any_draft_and_name_are_found(draft: str, identity:
     assert change({"x": {"q": "5"}, "y": True}, schema).value == {"x": {"q": 5}, "y": [True]}
 
 
-def test_long_values_are_cut_on_record() -> None:
+def test_recorded_long_value_is_truncated() -> None:
     result = change({"mood": "x" * 1000}, CLOSED)
 
     assert len(result.patches[0].before) == 200

@@ -112,7 +112,7 @@ class TestRules:
     """What holds for every value, schema and policy."""
 
     @given(_VALUES, _schemas(), st.sampled_from([ALL, COERCE, DROP]), st.booleans())
-    def test_the_result_is_described_as_it_is_nothing_is_invented_and_twice_changes_no_more(
+    def test_patching_is_truthful_and_idempotent(
         self,
         value: Any,
         schema: dict[str, Any],
@@ -137,7 +137,7 @@ class TestRules:
         assert (again.coercions, again.patches) == ((), ())
 
     @given(_VALUES, _schemas())
-    def test_with_all_switches_off_it_is_the_check(self, value: Any, schema: dict[str, Any]) -> None:
+    def test_disabled_patching_equals_plain_check(self, value: Any, schema: dict[str, Any]) -> None:
         wanted = compile_schema(canonical_bytes({"properties": {"x": schema}}))
         whole = {"x": value}
 
@@ -147,7 +147,7 @@ class TestRules:
             assert result == PatchedValue(whole, (), (), find_violations(whole, wanted))
 
     @given(_VALUES, _schemas())
-    def test_a_protected_property_is_never_dropped(self, value: Any, schema: dict[str, Any]) -> None:
+    def test_protected_property_is_never_dropped(self, value: Any, schema: dict[str, Any]) -> None:
         wanted = compile_schema(canonical_bytes({"properties": {"x": schema}}))
 
         result = patch_value({"x": value}, wanted, ALL, may_drop=True)
@@ -155,15 +155,15 @@ class TestRules:
         assert exact_bytes(result.value).count(b'"veto":') >= exact_bytes({"x": value}).count(b'"veto":')
 
 
-def test_what_fits_several_branches_already_is_not_changed_to_fit_another() -> None:
+def test_value_fitting_several_branches_is_unchanged() -> None:
     text = {"type": "string", "minLength": 1}
 
     assert at_x("5", {"oneOf": [STRING, text, INTEGER]}) == "5"
 
 
-def test_nothing_is_not_one_item() -> None:
+def test_null_is_not_wrapped_in_list() -> None:
     assert at_x(None, {"type": "array", "items": NULL}) is None
 
 
-def test_an_object_among_the_allowed_values_is_not_read_from_a_string() -> None:
+def test_enum_object_is_not_decoded() -> None:
     assert at_x('{"a": 1}', {"enum": [{"a": 1}, "x"]}) == '{"a": 1}'

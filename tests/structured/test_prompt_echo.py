@@ -23,7 +23,7 @@ OBJECTS = st.dictionaries(st.text(max_size=3), VALUES, max_size=4)
 
 
 @given(OBJECTS, st.integers(0, 3))
-def test_an_object_is_found_within_objects_and_strings(value: dict[str, Any], depth: int) -> None:
+def test_nested_object_is_found_in_text(value: dict[str, Any], depth: int) -> None:
     data = json.dumps(value)
     for _ in range(depth):
         data = json.dumps({"content": f"Say {data} or [{data}]"})
@@ -32,7 +32,7 @@ def test_an_object_is_found_within_objects_and_strings(value: dict[str, Any], de
 
 
 @given(OBJECTS)
-def test_the_order_of_members_does_not_matter(value: dict[str, Any]) -> None:
+def test_member_order_does_not_change_digest(value: dict[str, Any]) -> None:
     assert value_digest(dict(reversed(value.items()))) == value_digest(value)
 
 
@@ -46,11 +46,11 @@ def test_the_order_of_members_does_not_matter(value: dict[str, Any]) -> None:
         ({"a": {}}, {"a": []}),
     ],
 )
-def test_different_values_differ(one: Any, other: Any) -> None:
+def test_different_values_have_different_digests(one: Any, other: Any) -> None:
     assert value_digest(one) != value_digest(other)
 
 
-def test_numbers_are_equal_by_value() -> None:
+def test_equal_numbers_have_equal_digests() -> None:
     assert (
         value_digest({"a": Decimal("1.50")})
         == value_digest({"a": Decimal("1.5")})
@@ -59,26 +59,26 @@ def test_numbers_are_equal_by_value() -> None:
     assert value_digest({"a": 10}) == value_digest({"a": Decimal("1E+1")})
 
 
-def test_an_object_with_slips_was_shown_too() -> None:
+def test_object_with_slips_is_recognized() -> None:
     assert value_digest({"a": 1}) in shown("Say {'a': 1,} now")
 
 
 @pytest.mark.parametrize("text", ["", "no object", "{a: }", '{"a": ', "[1, 2]", "{" * 100])
-def test_a_text_without_objects_shows_none(text: str) -> None:
+def test_text_without_objects_has_no_digests(text: str) -> None:
     assert shown(text) == frozenset()
 
 
 @pytest.mark.parametrize("text", ["{" * 100_000, "{a} " * 1_000])
-def test_of_a_text_with_too_much_to_look_into_nothing_is_known(text: str) -> None:
+def test_complex_text_has_unknown_digests(text: str) -> None:
     assert object_digests(text) is None
 
 
-def test_of_a_long_text_that_may_be_an_object_with_slips_nothing_is_known() -> None:
+def test_long_unclear_text_has_unknown_digests() -> None:
     assert object_digests("{a: '" + "x" * 100_000) is None
     assert object_digests("{a: '" + "x" * 1_000) == frozenset()
 
 
-def test_what_is_too_deep_to_be_an_answer_is_passed_over() -> None:
+def test_deep_value_is_digested_without_error() -> None:
     deep: Any = {"a": 1}
     for _ in range(300):
         deep = [deep]

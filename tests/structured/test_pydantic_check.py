@@ -75,9 +75,7 @@ class Named(RootModel[dict[str, bool]]):
         ('{"side": "BUY", "legs": [{"qty": 1}, {"qty": 2, "reduce_only": true}]}', "$.legs[1].reduce_only"),
     ],
 )
-def test_a_protected_property_that_the_model_would_leave_out_is_refused(
-    text: str, path: str, policy: Any
-) -> None:
+def test_omitted_protected_property_is_refused(text: str, path: str, policy: Any) -> None:
     outcome = read(response(text), Order, policy)
 
     assert isinstance(outcome, Rejected)
@@ -97,21 +95,21 @@ def test_a_protected_property_that_the_model_would_leave_out_is_refused(
         ('{"veto": true}', Named),
     ],
 )
-def test_one_that_the_instance_holds_is_no_hindrance(text: str, model: type[BaseModel]) -> None:
+def test_retained_protected_property_is_accepted(text: str, model: type[BaseModel]) -> None:
     outcome = read(response(text), model, REASKED)
 
     assert isinstance(outcome, Accepted), outcome
     assert isinstance(outcome.instance, model)
 
 
-def test_which_ones_are_protected_is_said_by_the_policy() -> None:
+def test_policy_defines_protected_properties() -> None:
     policy = REASKED.model_copy(update={"protected_keys": ("halt",)})
 
     assert isinstance(read(response('{"side": "BUY", "veto": true}'), Order, policy), Accepted)
     assert isinstance(read(response('{"side": "BUY", "halt": true}'), Order, policy), Rejected)
 
 
-def test_a_rule_of_the_caller_runs_after_the_models_own() -> None:
+def test_caller_check_runs_after_model_check() -> None:
     class Small(BaseModel):
         model_config = ConfigDict(title="small")
         qty: int = Field(le=5)
@@ -143,7 +141,7 @@ DECIMALS = st.from_regex(r"-?(0|[1-9][0-9]{0,5})\.([0-9]{1,4}|[0-9]{10,30})", fu
 
 
 @given(DECIMALS, st.integers())
-def test_decimals_of_an_instance_are_exact(number: Decimal, whole: int) -> None:
+def test_instance_decimals_are_exact(number: Decimal, whole: int) -> None:
     text = f'{{"price": {number:f}, "share": {number:f}, "on": "2026-03-01", "marks": {{"a": [{number:f}, {whole}]}}}}'
 
     outcome = read(response(text), Level, STRICT)
@@ -154,7 +152,7 @@ def test_decimals_of_an_instance_are_exact(number: Decimal, whole: int) -> None:
     )
 
 
-def test_validator_and_reask_have_every_digit_of_a_decimal() -> None:
+def test_validator_and_reask_keep_every_digit() -> None:
     class Tick(BaseModel):
         price: Decimal
 
@@ -172,14 +170,14 @@ def test_validator_and_reask_have_every_digit_of_a_decimal() -> None:
     assert validate({"price": Decimal(LONG)}, Tick) == list(outcome.errors)
 
 
-def test_protected_property_beside_a_long_decimal_is_refused() -> None:
+def test_protected_property_with_long_decimal_refused() -> None:
     outcome = read(response(f'{{"price": {LONG}, "veto": true}}'), Level, REASKED)
 
     assert isinstance(outcome, Rejected)
     assert [(v.path, v.keyword) for v in outcome.errors] == [("$.veto", "protected")]
 
 
-def test_texts_with_many_digits_and_exponents_are_validated_as_json() -> None:
+def test_digit_heavy_texts_validate_as_json() -> None:
     class Seen(BaseModel):
         mode: str
         note: str

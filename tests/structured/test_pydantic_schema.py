@@ -92,17 +92,17 @@ class Unfinished(BaseModel):
 GOOD: dict[str, Any] = {"side": "BUY", "entry": Decimal("100.5"), "stop": Decimal("99.10")}
 
 
-def test_a_mapping_is_the_schema_that_it_is() -> None:
+def test_mapping_is_used_as_schema() -> None:
     assert schema_of(ORDER) is ORDER
     assert validate({"side": "BUY", "qty": 1}, MappingProxyType(ORDER)) == []
 
 
-def test_a_model_has_the_schema_of_what_it_takes_made_once() -> None:
+def test_model_schema_is_created_once() -> None:
     assert schema_of(Order) == Order.model_json_schema(mode="validation")
     assert schema_of(Order) is schema_of(Order)
 
 
-def test_two_models_of_one_name_are_two_schemas() -> None:
+def test_same_named_models_have_separate_schemas() -> None:
     def made(kind: Any) -> type[BaseModel]:
         class Same(BaseModel):
             a: kind
@@ -113,7 +113,7 @@ def test_two_models_of_one_name_are_two_schemas() -> None:
 
 
 @pytest.mark.parametrize("other", [5, "object", None, int, dict, Order(**GOOD), [ORDER], Mapping, lambda: 1])
-def test_what_is_neither_is_refused_with_what_is_allowed(other: Any) -> None:
+def test_invalid_schema_type_is_refused(other: Any) -> None:
     with pytest.raises(UnreadableError, match="allowed are a JSON Schema and a pydantic model") as refused:
         schema_of(other)
 
@@ -124,14 +124,14 @@ def test_what_is_neither_is_refused_with_what_is_allowed(other: Any) -> None:
 
 
 @pytest.mark.parametrize("model", [Strange, Unfinished, BaseModel])
-def test_a_model_without_a_schema_is_refused_by_its_name(model: type[BaseModel]) -> None:
+def test_model_without_schema_is_named(model: type[BaseModel]) -> None:
     with pytest.raises(UnreadableError, match=model.__name__) as refused:
         schema_of(model)
 
     assert refused.value.stage is Stage.SCHEMA_INVALID
 
 
-def test_a_model_of_a_list_is_no_schema_of_an_answer() -> None:
+def test_list_root_model_is_refused() -> None:
     class Legs(RootModel[list[int]]):
         pass
 
@@ -139,12 +139,12 @@ def test_a_model_of_a_list_is_no_schema_of_an_answer() -> None:
         validate([1], Legs)
 
 
-def test_a_value_that_keeps_schema_and_validators_breaks_nothing() -> None:
+def test_valid_value_has_no_violations() -> None:
     assert validate(GOOD, Order) == []
     assert validate({**GOOD, "legs": [{"qty": 1, "px": "0.10"}, {"qty": 2, "px": None}]}, Order) == []
 
 
-def test_the_schema_comes_first_and_the_validators_only_where_it_holds() -> None:
+def test_validators_run_only_after_schema() -> None:
     broken = validate({**GOOD, "stop": 200, "side": "HOLD"}, Order)
 
     assert [(v.path, v.keyword, v.allowed) for v in broken] == [("$.side", "enum", ["BUY", "SELL"])]
@@ -157,7 +157,7 @@ def test_the_schema_comes_first_and_the_validators_only_where_it_holds() -> None
         ({"entry": Decimal("100.3")}, "$.entry", "assertion_error", "not on the tick"),
     ],
 )
-def test_what_a_validator_says_is_a_violation_at_its_place(
+def test_validator_error_becomes_located_violation(
     changes: dict[str, Any], path: str, keyword: str, words: str
 ) -> None:
     (violation,) = validate({**GOOD, **changes}, Order)
@@ -166,7 +166,7 @@ def test_what_a_validator_says_is_a_violation_at_its_place(
     assert words in violation.message
 
 
-def test_a_place_within_a_list_is_named() -> None:
+def test_list_index_is_in_violation_path() -> None:
     class Book(BaseModel):
         orders: list[Order]
 
@@ -175,7 +175,7 @@ def test_a_place_within_a_list_is_named() -> None:
     assert violation.path == "$.orders[1]"
 
 
-def test_the_check_of_a_model_runs_on_text() -> None:
+def test_model_check_runs_on_text() -> None:
     check = check_of_model(Order)
 
     assert check('{"side": "BUY", "entry": 100.5, "stop": 99.10}') == ()
@@ -183,7 +183,7 @@ def test_the_check_of_a_model_runs_on_text() -> None:
     assert violation.path == "$"
 
 
-def test_the_choices_of_a_form_are_named_with_the_nearest() -> None:
+def test_choice_violation_suggests_nearest_value() -> None:
     answer = {
         "reasoning": "medium term",
         "params": {"momentum_period": 25, "ma_periods": 60, "stop_loss": "10%", "resample": "w"},
@@ -201,7 +201,7 @@ def test_the_choices_of_a_form_are_named_with_the_nearest() -> None:
     }
 
 
-def test_what_is_missing_of_a_form_is_named_with_its_type_and_values() -> None:
+def test_missing_field_gives_type_and_values() -> None:
     (violation,) = validate(
         {"reasoning": "medium term", "params": {"ma_periods": 60, "stop_loss": 0.1, "resample": "W"}}, Choice
     )
@@ -220,7 +220,7 @@ class TestDecimals:
 
     MONEY = "0.1234567890123456789"
 
-    def test_both_spellings_fit_and_stay_as_they_are(self) -> None:
+    def test_number_and_string_decimals_stay_unchanged(self) -> None:
         schema = compile_schema(schema_bytes(schema_of(Leg)))
         for px in ("0.10", Decimal("0.10"), self.MONEY, Decimal(self.MONEY), 1):
             value = {"qty": 1, "px": px}
@@ -232,7 +232,7 @@ class TestDecimals:
             assert validate(value, Leg) == []
 
     @pytest.mark.parametrize("px", [f'"{MONEY}"', MONEY, '"0.10"', "0.10", "1.50e1"])
-    def test_no_digit_is_lost_in_the_accepted_text(self, px: str) -> None:
+    def test_accepted_text_keeps_decimal_digits(self, px: str) -> None:
         text = f'{{"qty": 1, "px": {px}}}'
 
         accepted = read(response(text), Leg, STRICT)
@@ -241,18 +241,18 @@ class TestDecimals:
         assert accepted.text == text
         assert accepted.value["px"] in {px.strip('"'), Decimal(px.strip('"'))}
 
-    def test_nor_where_something_else_was_read_out_of_a_string(self) -> None:
+    def test_coercion_keeps_other_decimal_digits(self) -> None:
         schema = compile_schema(schema_bytes(schema_of(Leg)))
 
         result = patch_value({"qty": "1", "px": Decimal(self.MONEY)}, schema, REASKED, may_drop=True)
 
         assert exact_bytes(result.value).decode() == f'{{"qty":1,"px":{self.MONEY}}}'
 
-    def test_text_that_is_no_number_is_refused(self) -> None:
+    def test_non_numeric_decimal_text_is_refused(self) -> None:
         assert validate({"qty": 1, "px": "0,10"}, Leg) != []
         assert validate({"qty": 1, "px": "10%"}, Leg) != []
 
-    def test_a_number_in_a_string_is_read_where_the_model_wants_an_integer(self) -> None:
+    def test_quoted_integer_is_coerced(self) -> None:
         schema = compile_schema(schema_bytes(schema_of(Order)))
         value = {**GOOD, "legs": [{"qty": "3", "px": self.MONEY}]}
 
@@ -262,7 +262,7 @@ class TestDecimals:
         assert [fix.where for fix in result.coercions] == ["$.legs[0].qty"]
 
 
-def test_kinds_of_a_discriminated_union_are_distinguished_by_their_tag() -> None:
+def test_union_kinds_are_distinguished_by_tag() -> None:
     class Limit(BaseModel):
         kind: Literal["limit"]
         px: int
@@ -283,7 +283,7 @@ def test_kinds_of_a_discriminated_union_are_distinguished_by_their_tag() -> None
     )
 
 
-def test_a_model_whose_own_schema_fails_is_refused_by_its_name() -> None:
+def test_failing_schema_generation_names_model() -> None:
     class Broken(BaseModel):
         @classmethod
         def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:

@@ -30,7 +30,7 @@ def of(x: Any) -> str:
     return text.removeprefix('// no other properties\n{\n "x": ').replace("\n}", "", 1)
 
 
-def test_an_order_in_the_short_form() -> None:
+def test_order_renders_in_short_form() -> None:
     order = {
         "type": "object",
         "properties": {
@@ -102,7 +102,7 @@ def test_an_order_in_the_short_form() -> None:
         ({"oneOf": [{"const": n} for n in range(51)]}, f"exactly one of ({' | '.join(map(str, range(51)))})"),
     ],
 )
-def test_each_form_has_its_words(schema: Any, words: str) -> None:
+def test_each_schema_form_has_expected_text(schema: Any, words: str) -> None:
     assert of(schema) == words
 
 
@@ -164,7 +164,7 @@ IDS = [f"{keyword}-{place}" for place, (keyword, _, _) in enumerate(TABLE)]
 
 
 @pytest.mark.parametrize(("keyword", "beside", "value"), TABLE, ids=IDS)
-def test_no_keyword_is_lost(keyword: str, beside: dict[str, Any], value: Any) -> None:
+def test_every_keyword_changes_rendering(keyword: str, beside: dict[str, Any], value: Any) -> None:
     def rendering(x: dict[str, Any]) -> str:
         return text_of({"type": "object", "properties": {"x": x}, "$defs": {"leg": LEG}})
 
@@ -179,14 +179,14 @@ AT_THE_TOP = [
 
 
 @pytest.mark.parametrize(("keyword", "beside", "value"), AT_THE_TOP)
-def test_no_keyword_is_lost_at_the_top(keyword: str, beside: dict[str, Any], value: Any) -> None:
+def test_root_keyword_changes_rendering(keyword: str, beside: dict[str, Any], value: Any) -> None:
     assert text_of({**beside, keyword: value, "$defs": {"leg": LEG}}) != text_of({
         **beside,
         "$defs": {"leg": LEG},
     })
 
 
-def test_the_words_of_older_drafts_are_rendered_too() -> None:
+def test_older_draft_keywords_are_rendered() -> None:
     four = {
         "$schema": "http://json-schema.org/draft-04/schema#",
         "type": "object",
@@ -206,7 +206,7 @@ def test_the_words_of_older_drafts_are_rendered_too() -> None:
     })
 
 
-def test_other_properties_are_named_for_each_object_where_not_all_are_closed() -> None:
+def test_additional_properties_are_stated_per_object() -> None:
     closed = {"type": "object", "properties": {"a": True}, "additionalProperties": False}
 
     text = text_of({
@@ -217,7 +217,7 @@ def test_other_properties_are_named_for_each_object_where_not_all_are_closed() -
     assert text == '{\n "x"?: {"a"?: any} (no other properties),\n "y"?: {...: any}\n}'
 
 
-def test_what_is_required_and_not_declared_is_rendered() -> None:
+def test_undeclared_required_property_is_rendered() -> None:
     schema = {"type": "object", "required": ["a"], "additionalProperties": {"type": "number"}}
 
     assert text_of(schema) == '// no other properties\n{\n "a": number,\n ...: number\n}'
@@ -237,13 +237,13 @@ def test_what_is_required_and_not_declared_is_rendered() -> None:
         (5, False),
     ],
 )
-def test_a_description_stays_when_it_is_short_or_says_a_unit(description: Any, is_kept: bool) -> None:  # noqa: FBT001 - by place
+def test_short_or_unit_description_is_kept(description: Any, is_kept: bool) -> None:  # noqa: FBT001 - by place
     text = text_of({"type": "object", "properties": {"x": {"type": "number", "description": description}}})
 
     assert ("//" in text) is is_kept
 
 
-def test_descriptions_stand_at_the_end_of_the_line_of_their_property() -> None:
+def test_descriptions_end_the_property_line() -> None:
     inner = {
         "type": "object",
         "properties": {"px": {"type": "number", "description": "USD"}},
@@ -287,23 +287,23 @@ def test_descriptions_stand_at_the_end_of_the_line_of_their_property() -> None:
         },
     ],
 )
-def test_a_schema_beyond_words_is_rendered_as_compact_json(schema: dict[str, Any]) -> None:
+def test_unrenderable_schema_falls_back_to_json(schema: dict[str, Any]) -> None:
     assert text_of(schema) == f"JSON Schema {prompt_schema(canonical_bytes(schema), sentinel=False)}"
 
 
 @pytest.mark.parametrize("schema", [{"type": "objekt"}, {"properties": 5}, {"$ref": "https://example.com/x"}])
-def test_a_broken_schema_is_rendered_as_it_is(schema: dict[str, Any]) -> None:
+def test_broken_schema_is_rendered_unchanged(schema: dict[str, Any]) -> None:
     assert text_of(schema, sentinel=True) == canonical_bytes(schema).decode()
 
 
-def test_an_answer_is_an_object_whatever_else_its_schema_allows() -> None:
+def test_root_schema_renders_as_object() -> None:
     assert text_of({}) == "object"
     assert text_of({"type": ["object", "null"], "minProperties": 1}) == "object (at least 1 property)"
     assert text_of({"properties": {"a": {"type": "string"}}}) == '{\n "a"?: string\n}'
     assert text_of({}, sentinel=True) == '{\n "end": "ok"\n}'
 
 
-def test_references_and_sentinels_do_not_change_what_is_shared() -> None:
+def test_rendering_does_not_mutate_schema() -> None:
     before = canonical_bytes(ORDER)
 
     text_of(ORDER, sentinel=True)

@@ -16,7 +16,7 @@ def text_of(schema: dict[str, Any], *, sentinel: bool = False) -> str:
     return render_schema(canonical_bytes(schema), sentinel=sentinel)
 
 
-def test_a_definition_is_named_where_it_is_used_twice_and_rendered_in_place_where_it_is_used_once() -> None:
+def test_definition_is_named_only_if_reused() -> None:
     leg = {"$ref": "#/$defs/leg"}
     definitions = {"$defs": {"leg": LEG, "unused": {"const": "unused"}}}
 
@@ -40,7 +40,7 @@ def test_recursion_is_rendered_by_name() -> None:
     assert text_of(tree) == '// no other properties\n#\n# = {"left"?: #}'
 
 
-def test_only_the_answer_itself_ends_with_the_sentinel_where_a_schema_refers_to_its_top() -> None:
+def test_only_root_answer_has_sentinel() -> None:
     tree = {"type": "object", "properties": {"left": {"$ref": "#"}}, "additionalProperties": False}
 
     assert text_of(tree, sentinel=True) == (
@@ -48,7 +48,7 @@ def test_only_the_answer_itself_ends_with_the_sentinel_where_a_schema_refers_to_
     )
 
 
-def test_names_that_are_alike_are_kept_apart() -> None:
+def test_colliding_definition_names_stay_distinct() -> None:
     text = text_of({
         "type": "object",
         "properties": {n: {"$ref": r} for n, r in {
@@ -67,7 +67,7 @@ def test_names_that_are_alike_are_kept_apart() -> None:
     ]
 
 
-def test_what_stands_as_json_refers_to_definitions_that_are_rendered() -> None:
+def test_embedded_json_refers_to_rendered_definition() -> None:
     schema = {
         "type": "object",
         "properties": {"x": {"not": {"$ref": "#/$defs/leg"}}},
@@ -95,7 +95,7 @@ def tagged(**tag: Any) -> dict[str, Any]:
         ({"const": 1}, {"type": "number"}, False),
     ],
 )
-def test_one_of_is_rendered_as_a_plain_choice_where_no_value_can_fit_two_branches(
+def test_exclusive_one_of_renders_as_choice(
     one: dict[str, Any], other: dict[str, Any], *, apart: bool
 ) -> None:
     choice = {"oneOf": [{"$ref": "#/$defs/one"}, {"$ref": "#/$defs/other"}]}
@@ -105,7 +105,7 @@ def test_one_of_is_rendered_as_a_plain_choice_where_no_value_can_fit_two_branche
     assert ("exactly one of" not in text) is apart
 
 
-def test_a_reference_may_lead_into_a_list_and_through_references_without_end() -> None:
+def test_list_and_endless_references_are_rendered() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -121,7 +121,7 @@ def test_a_reference_may_lead_into_a_list_and_through_references_without_end() -
     )
 
 
-def test_words_that_would_be_much_longer_than_the_schema_give_way_to_it() -> None:
+def test_overlong_rendering_falls_back_to_json() -> None:
     deep: dict[str, Any] = {"type": "object", "properties": {f"p{n}": {"const": n} for n in range(40)}}
     for _ in range(12):
         deep = {"not": deep}
@@ -132,7 +132,7 @@ def test_words_that_would_be_much_longer_than_the_schema_give_way_to_it() -> Non
     assert text_of(schema) == f"JSON Schema {prompt_schema(canonical_bytes(schema), sentinel=False)}"
 
 
-def test_a_long_chain_of_definitions_is_rendered_without_nesting_it() -> None:
+def test_long_definition_chain_is_not_nested() -> None:
     chain = {
         f"d{n}": {"type": "object", "properties": {"x": {"$ref": f"#/$defs/d{n + 1}"}}} for n in range(120)
     }

@@ -70,7 +70,7 @@ class Order(BaseModel, extra="forbid"):
     )
 
 
-def test_an_order_of_thirteen_fields_takes_less_than_a_quarter_of_the_usual_size() -> None:
+def test_order_rendering_is_under_quarter_size() -> None:
     figures = sizes(Order.model_json_schema())
 
     assert figures.rendered < figures.sanitised < figures.compact < figures.indented
@@ -78,7 +78,7 @@ def test_an_order_of_thirteen_fields_takes_less_than_a_quarter_of_the_usual_size
 
 
 @pytest.mark.parametrize("name", ["cmt_assessment.v2", "fill_strategy.v2"])
-def test_the_published_schemas_take_a_third_of_the_usual_size(name: str) -> None:
+def test_published_schemas_render_below_third(name: str) -> None:
     schema = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
 
     figures = sizes(schema)
@@ -87,7 +87,7 @@ def test_the_published_schemas_take_a_third_of_the_usual_size(name: str) -> None
     assert figures.rendered / figures.indented < 0.32
 
 
-def test_the_sizes_of_a_broken_schema_are_those_of_its_json() -> None:
+def test_broken_schema_size_equals_json_size() -> None:
     figures = sizes({"type": "objekt"})
 
     assert (figures.sanitised, figures.rendered) == (figures.compact, figures.compact)

@@ -23,7 +23,7 @@ WHY = UnreadableError(Stage.JSON_PARSE, [Violation(path="$", keyword="word", mes
         ("{a: [1.50, {b: wait}], c: true, d: null}", {"a": [Decimal("1.50"), {"b": "wait"}], "c": True, "d": None}),
     ],
 )  # fmt: skip
-def test_a_guess_reads_what_nothing_else_can(text: str, value: Any) -> None:
+def test_guess_reads_otherwise_unreadable_text(text: str, value: Any) -> None:
     found = salvage_json(text, WHY)
 
     assert found.value == value
@@ -32,7 +32,7 @@ def test_a_guess_reads_what_nothing_else_can(text: str, value: Any) -> None:
     assert [fix.kind for fix in found.fixes] == ["guess"]
 
 
-def test_draft_in_thinking_is_no_guess() -> None:
+def test_thinking_draft_is_not_guessed() -> None:
     policy = output_policy(EnvelopeWorkflow.GENERAL)
 
     level, (found,) = read_candidates("{a: SELL, b: 2}</think>{a: BUY, b: 5}", policy, {})
@@ -41,12 +41,12 @@ def test_draft_in_thinking_is_no_guess() -> None:
     assert [fix.kind for fix in found.fixes] == ["guess", "thinking"]
 
 
-def test_numbers_stand_digit_for_digit_in_the_text() -> None:
+def test_guessed_numbers_keep_written_digits() -> None:
     assert salvage_json("{a: x, b: 0.10}", WHY).text == '{"a":"x","b":0.10}'
 
 
 @pytest.mark.parametrize("text", ["{a: x, b: 5.}", "{a: x, b: .5}"])
-def test_a_number_that_does_not_stand_in_the_text_is_no_guess(text: str) -> None:
+def test_number_absent_from_text_is_refused(text: str) -> None:
     with pytest.raises(UnreadableError, match="does not stand in the text") as refused:
         salvage_json(text, WHY)
 
@@ -56,14 +56,14 @@ def test_a_number_that_does_not_stand_in_the_text_is_no_guess(text: str) -> None
 @pytest.mark.parametrize(
     "text", ["[" * 60_000, r"""{a: b, c: "\ud800"}""", f"{{a: {'x' * MAX_SALVAGE_CHARS}}}"]
 )
-def test_what_is_too_deep_or_too_long_or_cannot_be_spelled_is_not_guessed_at(text: str) -> None:
+def test_unsuitable_text_is_not_guessed(text: str) -> None:
     with pytest.raises(UnreadableError) as refused:
         salvage_json(text, WHY)
 
     assert refused.value is WHY
 
 
-def test_without_the_extra_the_refusal_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_salvage_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *more: Any, **named: Any) -> Any:

@@ -49,18 +49,18 @@ def read(parser: Any, answer: ModelResponse, to: ModelRequest) -> Accepted | Rej
 
 
 class TestParserSelection:
-    def test_select_structured_log_probs_parser_for_models_that_take_a_native_schema(self) -> None:
+    def test_native_schema_model_selects_logprobs_parser(self) -> None:
         with capture_logs() as logs:
             parser = select(NATIVE, asked())
 
         assert isinstance(parser, StructuredLogProbsParser)
         assert [entry["event"] for entry in logs] == ["Selected StructuredLogProbsParser"]
 
-    def test_a_model_that_takes_a_strict_tool_has_the_parser_of_enforced_answers(self) -> None:
+    def test_strict_tool_model_selects_logprobs_parser(self) -> None:
         assert isinstance(select(TOOL, asked()), StructuredLogProbsParser)
         assert select(TOOL, asked()).request(asked(), TOOL, attempt=1, answer=1).transport == "strict_tool"
 
-    def test_the_log_says_which_transport_was_selected_and_why_no_better_one(self) -> None:
+    def test_selection_log_explains_transport(self) -> None:
         with capture_logs() as logs:
             select(NATIVE, asked(expected_output_schema={"type": "object"}))
 
@@ -75,21 +75,21 @@ class TestParserSelection:
             ),
         }
 
-    def test_select_instructor_parser_for_models_that_take_no_native_schema(self) -> None:
+    def test_schemaless_model_selects_instructor_parser(self) -> None:
         with capture_logs() as logs:
             parser = select(PROMPTED, asked())
 
         assert isinstance(parser, InstructorParser)
         assert [entry["event"] for entry in logs] == ["Selected InstructorParser"]
 
-    def test_a_model_keeps_its_parser_whatever_is_asked(self) -> None:
+    def test_model_keeps_parser_across_envelopes(self) -> None:
         envelopes = [asked(), asked(expected_output_schema={}), asked(workflow="planning")]
 
         assert len({id(select(NATIVE, envelope)) for envelope in envelopes}) == 1
 
 
 class TestStructuredLogProbsParser:
-    def test_structured_log_probs_parser_uses_native_structured_output(self) -> None:
+    def test_logprobs_parser_uses_native_schema(self) -> None:
         to = StructuredLogProbsParser().request(asked(), NATIVE, attempt=1, answer=1)
 
         assert (to.transport, to.response_schema) == (
@@ -101,20 +101,20 @@ class TestStructuredLogProbsParser:
         assert outcome.trace.logprob_mean == -0.25
         assert isinstance(read(StructuredLogProbsParser(), response('{"reply": "4"}'), to), Rejected)
 
-    def test_structured_log_probs_parser_handles_structured_data_response(self) -> None:
+    def test_logprobs_parser_reads_structured_data(self) -> None:
         outcome = read(StructuredLogProbsParser(), response("", structured={"answer": "4"}), request(NATIVE))
 
         assert isinstance(outcome, Accepted)
         assert (outcome.value, outcome.text) == ({"answer": "4"}, '{"answer":"4"}')
 
-    def test_structured_log_probs_parser_handles_content_only_response(self) -> None:
+    def test_logprobs_parser_reads_text_content(self) -> None:
         outcome = read(StructuredLogProbsParser(), response('{"answer": "4"}'), request(NATIVE))
 
         assert isinstance(outcome, Accepted)
         assert outcome.trace.parser == "StructuredLogProbsParser"
         assert outcome.trace.transport == "native_schema"
 
-    def test_structured_log_probs_parser_raises_exception_on_parsing_failure(self) -> None:
+    def test_logprobs_parser_raises_on_invalid_json(self) -> None:
         e = failing(StructuredLogProbsParser(), "The answer is four.", Stage.JSON_PARSE)
 
         assert (e.parser_type, e.model, e.content) == (
@@ -125,7 +125,7 @@ class TestStructuredLogProbsParser:
 
 
 class TestInstructorParser:
-    def test_instructor_parser_adds_json_schema_instructions_to_prompts(self) -> None:
+    def test_instructor_parser_adds_schema_to_prompt(self) -> None:
         to = InstructorParser().request(asked(instructions=QUESTION), PROMPTED, attempt=1, answer=1)
 
         assert QUESTION in to.system
@@ -133,7 +133,7 @@ class TestInstructorParser:
         assert '"answer": string' in to.system
         assert "no other properties" in to.system
 
-    def test_instructor_parser_successfully_parses_json_response(self) -> None:
+    def test_instructor_parser_reads_json_response(self) -> None:
         with capture_logs() as logs:
             outcome = read(InstructorParser(), response('{"answer": "4"}'), request(PROMPTED))
 
@@ -141,29 +141,29 @@ class TestInstructorParser:
         assert outcome.value == {"answer": "4"}
         assert logs[-1]["event"] == "answer_accepted"
 
-    def test_instructor_parser_raises_exception_on_malformed_json(self) -> None:
+    def test_instructor_parser_raises_on_malformed_json(self) -> None:
         e = failing(InstructorParser(), '{"answer": incomplete}', Stage.JSON_PARSE)
 
         assert e.content == '{"answer": incomplete}'
         assert "expected a JSON value: line 1 column 12" in str(e.original_error)
 
-    def test_instructor_parser_raises_exception_on_schema_validation_failure(self) -> None:
+    def test_instructor_parser_raises_on_schema_mismatch(self) -> None:
         e = failing(InstructorParser(), '{"wrong_field": "value"}', Stage.SCHEMA_VALIDATION)
 
         assert {violation.path for violation in e.errors} == {"$.answer", "$.wrong_field"}
 
-    def test_instructor_parser_raises_exception_on_empty_responses(self) -> None:
+    def test_instructor_parser_raises_on_empty_response(self) -> None:
         e = failing(InstructorParser(), "  ", Stage.RESPONSE_EMPTY)
 
         assert (e.content, str(e.original_error)) == ("  ", "$: the answer is empty")
 
-    def test_instructor_parser_asks_in_words_even_a_model_that_takes_a_schema(self) -> None:
+    def test_instructor_parser_never_uses_native_schema(self) -> None:
         assert InstructorParser().request(asked(), NATIVE, attempt=1, answer=1).transport == "prompted"
         assert InstructorParser().request(asked(), JSON_MODE, attempt=1, answer=1).transport == "json_mode"
 
 
 class TestACLTranslation:
-    def test_parser_exception_translates_to_domain_failure_reason(self) -> None:
+    def test_parser_exception_becomes_failure_reason(self) -> None:
         content = "x" * 300
         e = ParserException("InstructorParser", "model-1", Stage.JSON_PARSE, content, ValueError("no JSON"))
 
@@ -185,7 +185,7 @@ class TestACLTranslation:
             (Stage.SEMANTIC, FailureKind.PARSING_ERROR),
         ],
     )
-    def test_the_category_follows_from_the_stage(self, stage: Stage, category: FailureKind) -> None:
+    def test_failure_category_follows_stage(self, stage: Stage, category: FailureKind) -> None:
         assert to_failure(ParserException("p", "m", stage, "", ValueError())).category is category
 
     def test_application_layer_never_sees_parser_exception(self) -> None:
@@ -207,7 +207,7 @@ def imports_outside() -> Iterator[tuple[str, set[str]]]:
 
 
 class TestErrorHandlingAndLogging:
-    def test_detailed_error_logging_for_debugging(self) -> None:
+    def test_rejection_log_has_parser_and_stage(self) -> None:
         with capture_logs() as logs:
             outcome = read(InstructorParser(), response("no JSON"), request(PROMPTED))
 
@@ -218,19 +218,19 @@ class TestErrorHandlingAndLogging:
         assert entry["rules"] == {"json": 1}
         assert "no JSON" in outcome.failure.technical_details
 
-    def test_the_answer_itself_is_not_logged(self) -> None:
+    def test_answer_text_is_not_logged(self) -> None:
         with capture_logs() as logs:
             read(InstructorParser(), response("private words"), request(PROMPTED))
 
         assert "private" not in str(logs)
 
-    def test_an_exception_from_elsewhere_names_no_rules(self) -> None:
+    def test_exception_without_error_has_no_rules(self) -> None:
         e = ParserException("p", "m", Stage.JSON_PARSE, "\ud800", ValueError("x"))
 
         assert (e.errors, e.changes) == ((), {})
         assert "\\ud800" in to_failure(e).technical_details
 
-    def test_an_error_names_the_first_three_rules(self) -> None:
+    def test_error_names_first_three_rules(self) -> None:
         wrong = failing(InstructorParser(), '{"a": 1, "b": 1, "c": 1, "d": 1}', Stage.SCHEMA_VALIDATION)
 
         assert isinstance(wrong.error, UnreadableError)

@@ -1,4 +1,4 @@
-"""Phase 3 of the parsers' test plan, test by test under its name: expected behaviours of both parsers and their border."""
+"""Phase 3 of the parsers' test plan: expected behaviours of both parsers and their border."""
 
 from typing import Any
 
@@ -37,16 +37,16 @@ def failed(parser: Any, text: str) -> ParserException:
     return raised.value
 
 
-def test_selects_structured_logprobs_parser_for_models_that_take_a_native_schema() -> None:
+def test_selects_logprobs_parser_for_native_schema() -> None:
     assert isinstance(select(NATIVE, asked()), StructuredLogProbsParser)
 
 
-def test_selects_instructor_parser_for_models_that_take_no_native_schema() -> None:
+def test_selects_instructor_parser_without_native_schema() -> None:
     assert isinstance(select(PROMPTED, asked()), InstructorParser)
 
 
 @pytest.mark.parametrize("domain_prompt", [PLAIN, THINKING])
-def test_instructor_parser_adds_json_schema_to_domain_prompt(domain_prompt: str) -> None:
+def test_schema_is_added_to_domain_prompt(domain_prompt: str) -> None:
     enhanced = (
         InstructorParser().request(asked(instructions=domain_prompt), PROMPTED, attempt=1, answer=1).system
     )
@@ -64,18 +64,18 @@ def test_instructor_parser_parses_valid_json_response() -> None:
 
 
 @pytest.mark.parametrize("text", [INVALID, NATURAL])
-def test_instructor_parser_raises_exception_on_malformed_json(text: str) -> None:
+def test_instructor_parser_fails_on_malformed_json(text: str) -> None:
     assert failed(InstructorParser(), text).stage == "json_parse"
 
 
-def test_instructor_parser_raises_exception_on_schema_mismatch() -> None:
+def test_instructor_parser_fails_on_schema_mismatch() -> None:
     e = failed(InstructorParser(), '{"wrong_field": "value"}')
 
     assert e.stage == "schema_validation"
     assert {violation.path for violation in e.errors} == {"$.answer", "$.wrong_field"}
 
 
-def test_instructor_parser_raises_exception_on_empty_response() -> None:
+def test_instructor_parser_fails_on_empty_response() -> None:
     assert failed(InstructorParser(), "").stage == "response_empty"
 
 
@@ -100,7 +100,7 @@ def test_structured_logprobs_uses_response_format() -> None:
     assert made.response_schema["properties"] == {"answer": {"type": "string"}}
 
 
-def test_structured_logprobs_uses_structured_data_when_available() -> None:
+def test_structured_logprobs_prefers_structured_data() -> None:
     answered = response("not read", structured={"answer": "4"}, logprobs=(-0.5, -0.1))
 
     outcome = StructuredLogProbsParser().read(answered, request(NATIVE))
@@ -110,7 +110,7 @@ def test_structured_logprobs_uses_structured_data_when_available() -> None:
     assert (outcome.trace.logprob_mean, outcome.trace.logprob_min) == (-0.3, -0.5)
 
 
-def test_structured_logprobs_parses_content_as_json_without_structured_data() -> None:
+def test_structured_logprobs_parses_json_content() -> None:
     outcome = StructuredLogProbsParser().read(response(VALID), request(NATIVE))
 
     assert isinstance(outcome, Accepted)

@@ -36,7 +36,7 @@ def of(**schema: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"x": schema}, "required": ["x"], "additionalProperties": False}
 
 
-def test_a_prompt_keeps_rules_and_drops_noise() -> None:
+def test_prompt_schema_drops_noise() -> None:
     schema = of(type="integer", minimum=0, description="per cent", title="X", default=1, examples=[2])
 
     assert prompted({**schema, "$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "s"}) == of(
@@ -50,7 +50,7 @@ def test_properties_named_like_noise_stay() -> None:
     assert prompted(schema) == schema
 
 
-def test_properties_stand_in_the_order_in_which_they_are_required() -> None:
+def test_properties_follow_required_order() -> None:
     properties = {"action": {}, "because": {"properties": {"a": {}, "b": {}}, "required": ["b"]}, "other": {}}
 
     schema = prompted({"properties": properties, "required": ["because", "action"]})
@@ -59,7 +59,7 @@ def test_properties_stand_in_the_order_in_which_they_are_required() -> None:
     assert list(schema["properties"]["because"]["properties"]) == ["b", "a"]
 
 
-def test_a_reference_leads_to_a_place_in_the_schema_or_nowhere() -> None:
+def test_reference_resolves_within_schema_only() -> None:
     root = {"a": [{"b/c": 5}], "~": 6}
 
     assert [resolve_reference(root, place) for place in ("#", "#/a/0/b~1c", "#/~0", "#/%7E0")] == [
@@ -73,24 +73,24 @@ def test_a_reference_leads_to_a_place_in_the_schema_or_nowhere() -> None:
             resolve_reference(root, place)
 
 
-def test_the_sentinel_is_the_last_property_and_required() -> None:
+def test_sentinel_is_last_required_property() -> None:
     for schema in (prompted(ORDER, sentinel=True), strict(ORDER, sentinel=True)):
         assert list(schema["properties"])[-1] == "end"
         assert schema["required"][-1] == "end"
         assert schema["properties"]["end"]["enum"] == ["ok"]
 
 
-def test_a_sentinel_may_stand_alone() -> None:
+def test_sentinel_may_be_only_property() -> None:
     assert prompted({}, sentinel=True) == {"properties": {"end": {"enum": ["ok"]}}, "required": ["end"]}
 
 
 @pytest.mark.parametrize("schema", [{"type": "objekt"}, {"properties": 5}, {"$ref": "https://example.com/x"}])
-def test_a_broken_schema_is_shown_as_it_is_and_has_no_strict_form(schema: dict[str, Any]) -> None:
+def test_broken_schema_has_no_strict_form(schema: dict[str, Any]) -> None:
     assert prompted(schema, sentinel=True) == schema
     assert strict(schema) is None
 
 
-def test_the_strict_form_closes_objects_and_describes_bounds_in_words() -> None:
+def test_strict_form_closes_objects_describes_bounds() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -118,7 +118,7 @@ def test_the_strict_form_closes_objects_and_describes_bounds_in_words() -> None:
     }
 
 
-def test_the_strict_form_says_any_of_where_the_schema_says_one_of() -> None:
+def test_strict_form_uses_any_of() -> None:
     form = strict(of(oneOf=[{"type": "string", "pattern": "^a"}, {"type": "null"}]))
 
     assert form["properties"]["x"] == {
@@ -126,13 +126,13 @@ def test_the_strict_form_says_any_of_where_the_schema_says_one_of() -> None:
     }
 
 
-def test_a_nullable_object_is_closed_too() -> None:
+def test_nullable_object_is_closed() -> None:
     form = strict(of(type=["object", "null"], properties={"a": {"type": "string"}}))
 
     assert form["properties"]["x"]["additionalProperties"] is False
 
 
-def test_references_inside_the_schema_are_kept() -> None:
+def test_internal_references_are_kept() -> None:
     leg = {"type": "object", "properties": {"qty": {"type": "integer"}}, "additionalProperties": False}
     schema = {
         **of(**{"$ref": "#/$defs/leg"}),
@@ -177,7 +177,7 @@ CLOSED = {"type": "object", "properties": {"a": {"type": "string"}}, "additional
         ({"$ref": "#/properties/x/$defs/a", "$defs": {"a": CLOSED}}, "#/properties/x: refers to '#/properties/x/$defs/a', not to a definition"),
     ],
 )  # fmt: skip
-def test_what_decoders_cannot_hold_has_no_strict_form(inner: dict[str, Any], reason: str) -> None:
+def test_unsupported_keyword_prevents_strict_form(inner: dict[str, Any], reason: str) -> None:
     assert strict(of(**inner)) is None
     assert problem(of(**inner)) == reason
 
@@ -190,7 +190,7 @@ def test_recursion_has_no_strict_form() -> None:
     assert problem(schema) == "a definition refers to itself"
 
 
-def test_a_ring_of_definitions_has_no_strict_form_and_a_chain_has() -> None:
+def test_definition_ring_is_refused_chain_accepted() -> None:
     def link(to: str) -> dict[str, Any]:
         return {**CLOSED, "properties": {"next": {"$ref": f"#/$defs/{to}"}}}
 
@@ -201,17 +201,17 @@ def test_a_ring_of_definitions_has_no_strict_form_and_a_chain_has() -> None:
     assert problem({**of(**{"$ref": "#/$defs/d0"}), "$defs": {**chain, "d50": link("d0")}}) is not None
 
 
-def test_a_top_that_is_not_plainly_an_object_has_no_strict_form() -> None:
+def test_strict_root_must_be_plain_object() -> None:
     for schema in ({}, {"anyOf": [CLOSED]}, {**ANSWER, "type": ["object", "null"]}):
         assert strict(schema) is None
         assert problem(schema) == "#: is not plainly an object"
 
 
-def test_a_broken_schema_is_no_ones_to_enforce() -> None:
+def test_broken_schema_problem_is_reported() -> None:
     assert problem({"type": "objekt"}) == "the schema is broken"
 
 
-def test_constants_have_a_type_where_they_have_but_one() -> None:
+def test_single_typed_constants_gain_type() -> None:
     assert strict(of(enum=["a", "b"]))["properties"]["x"] == {"type": "string", "enum": ["a", "b"]}
     assert strict(of(const=1))["properties"]["x"] == {"type": "integer", "const": 1}
     assert strict(of(enum=["a", 1]))["properties"]["x"] == {"enum": ["a", 1]}
@@ -233,7 +233,7 @@ class Ticket(BaseModel, extra="forbid"):
     any_market: Market
 
 
-def test_the_branches_of_a_discriminated_union_are_distinguished_by_the_constant_of_a_required_tag() -> None:
+def test_discriminated_branches_get_constant_tag() -> None:
     form = strict(Ticket.model_json_schema())
 
     assert form["properties"]["order"] == {
@@ -250,7 +250,7 @@ def test_the_branches_of_a_discriminated_union_are_distinguished_by_the_constant
     assert form["$defs"]["Market"]["required"] == ["qty"]
 
 
-def test_a_tag_that_is_any_string_takes_the_constants_of_its_mapping() -> None:
+def test_string_tag_takes_mapping_constants() -> None:
     def branch(name: str) -> dict[str, Any]:
         return {
             "type": "object",
@@ -283,7 +283,7 @@ def test_a_tag_that_is_any_string_takes_the_constants_of_its_mapping() -> None:
 @pytest.mark.parametrize(
     "discriminator", ["kind", {}, {"propertyName": 5}, {"propertyName": "missing", "mapping": ["a"]}]
 )
-def test_a_discriminator_that_names_no_tag_changes_nothing(discriminator: Any) -> None:
+def test_discriminator_without_tag_is_ignored(discriminator: Any) -> None:
     form = strict(of(anyOf=[CLOSED, {"type": "null"}], discriminator=discriminator))
 
     assert form["properties"]["x"] == {"anyOf": [CLOSED, {"type": "null"}]}
@@ -298,7 +298,7 @@ def optional(count: int, **schema: Any) -> dict[str, Any]:
     }
 
 
-def test_optional_properties_are_counted_against_the_providers_limit() -> None:
+def test_optional_properties_count_against_limit() -> None:
     text = {"type": "string"}
 
     assert problem(optional(24, **text), most_optional=24) is None
@@ -317,22 +317,20 @@ def test_optional_properties_are_counted_against_the_providers_limit() -> None:
         ({"type": "array", "items": {"type": ["string", "null"]}}, False),
     ],
 )
-def test_properties_of_several_types_are_counted_against_the_providers_limit(
-    union: dict[str, Any], *, counts: bool
-) -> None:
+def test_union_properties_count_against_limit(union: dict[str, Any], *, counts: bool) -> None:
     reason = problem(optional(17, **union), most_optional=24, most_unions=16)
 
     assert reason == ("17 properties of several types; the provider takes 16" if counts else None)
 
 
-def test_what_stands_behind_a_reference_is_not_counted() -> None:
+def test_referenced_properties_are_not_counted() -> None:
     schema = {**of(**{"$ref": "#/$defs/many"}), "$defs": {"many": optional(30, type=["string", "null"])}}
 
     assert problem(schema, most_optional=24, most_unions=16) is None
 
 
 @given(WHOLE)
-def test_any_schema_has_a_strict_form_or_a_reason_for_having_none(schema: dict[str, Any]) -> None:
+def test_any_schema_is_strict_or_explained(schema: dict[str, Any]) -> None:
     spelled = canonical_bytes({**schema, "type": "object", "additionalProperties": False})
 
     for sentinel in (True, False):
@@ -343,16 +341,16 @@ def test_any_schema_has_a_strict_form_or_a_reason_for_having_none(schema: dict[s
             assert "oneOf" not in str(form) or "oneOf:" in str(form)
 
 
-def test_an_open_object_is_not_closed_by_the_sentinel() -> None:
+def test_sentinel_does_not_close_open_object() -> None:
     assert strict({"type": "object"}, sentinel=True) is None
     assert strict({"type": "object", "properties": {}}, sentinel=True) is not None
 
 
-def test_as_many_properties_of_several_types_as_the_provider_takes_are_enforced() -> None:
+def test_maximum_union_properties_are_accepted() -> None:
     assert problem(optional(16, type=["string", "null"]), most_optional=24, most_unions=16) is None
 
 
-def test_a_pattern_that_no_grammar_can_hold_is_described_in_words_where_bounds_are_enforced() -> None:
+def test_lookaround_pattern_is_described_in_words() -> None:
     schema = {
         "type": "object",
         "properties": {

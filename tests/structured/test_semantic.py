@@ -33,7 +33,7 @@ def wordy(_text: str) -> Any:
 @pytest.mark.parametrize(
     ("check", "why"), [(broken, "ZeroDivisionError: no price yet"), (silent, "TypeError"), (wordy, "str")]
 )
-def test_a_check_that_fails_lets_no_answer_pass(check: Callable[[str], Any], why: str) -> None:
+def test_failing_check_rejects_the_answer(check: Callable[[str], Any], why: str) -> None:
     outcome = read(response(VALID), ORDER, REASKED, check=check)
 
     assert isinstance(outcome, Rejected)
@@ -56,7 +56,7 @@ class Legs(BaseModel):
         return legs
 
 
-def test_a_validator_that_fails_is_a_violation_too() -> None:
+def test_failing_validator_becomes_violation() -> None:
     (violation,) = validate({"legs": [0]}, Legs)
 
     assert (violation.keyword, violation.message) == (
@@ -65,7 +65,7 @@ def test_a_validator_that_fails_is_a_violation_too() -> None:
     )
 
 
-def test_more_than_a_reader_needs_is_counted() -> None:
+def test_surplus_check_violations_are_counted() -> None:
     def each(_text: str) -> list[Violation]:
         return [Violation(path=f"$[{index}]", keyword="x", message="wrong") for index in range(1_000)]
 
@@ -79,7 +79,7 @@ def test_more_than_a_reader_needs_is_counted() -> None:
         assert named[-1].message == f"{1_000 - MAX_VIOLATIONS} more rules are broken"
 
 
-def test_a_check_sees_what_was_changed_to_fit() -> None:
+def test_check_sees_coerced_text() -> None:
     seen: list[str] = []
 
     def refuse(text: str) -> list[Violation]:

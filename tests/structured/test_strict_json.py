@@ -49,7 +49,7 @@ def documents() -> st.SearchStrategy[str]:
 
 
 @given(documents(), st.text(" \t\r\n"), st.text(" \t\r\n"))
-def test_any_strict_document_comes_out_as_it_was_written(text: str, before: str, after: str) -> None:
+def test_strict_document_decodes_unchanged(text: str, before: str, after: str) -> None:
     decoded = decode(f"{before}{text}{after}")
 
     assert decoded.value == json.loads(text, parse_float=Decimal)
@@ -57,7 +57,7 @@ def test_any_strict_document_comes_out_as_it_was_written(text: str, before: str,
 
 
 @given(DECIMALS | INTEGERS)
-def test_every_digit_of_a_number_is_kept(number: str) -> None:
+def test_decoded_number_keeps_every_digit(number: str) -> None:
     value = decode(f'{{"n": {number}}}').value
 
     assert exact_bytes(value) == f'{{"n":{number}}}'.encode()
@@ -101,7 +101,7 @@ def test_numbers_are_int_and_decimal() -> None:
         ("", "empty"),
     ],
 )
-def test_what_is_not_one_strict_document_is_refused(text: str, reason: str) -> None:
+def test_non_strict_document_is_refused(text: str, reason: str) -> None:
     with pytest.raises(UnreadableError, match=f"(?i){reason}") as refused:
         decode(text)
 
@@ -109,7 +109,7 @@ def test_what_is_not_one_strict_document_is_refused(text: str, reason: str) -> N
     assert refused.value.violations[0].keyword == "json"
 
 
-def test_a_refusal_shows_where_the_text_goes_wrong() -> None:
+def test_refusal_shows_error_position() -> None:
     with pytest.raises(UnreadableError, match=r"line 2 column 8 \(char 9\)") as refused:
         decode('{\n "a": 1,}')
 
@@ -117,22 +117,22 @@ def test_a_refusal_shows_where_the_text_goes_wrong() -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * MAX_DEPTH + "]" * MAX_DEPTH, '{"a":' * 128 + "1" + "}" * 128])
-def test_the_deepest_allowed_document_is_decoded(text: str) -> None:
+def test_deepest_allowed_document_is_decoded(text: str) -> None:
     assert decode(text).value
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 500, 1_000, 100_000])
-def test_a_document_that_is_nested_deeper_is_refused(depth: int) -> None:
+def test_too_deep_document_is_refused(depth: int) -> None:
     with pytest.raises(UnreadableError, match=r"deeper than 128|depth limit"):
         decode("[" * depth + "]" * depth)
 
 
-def test_many_shallow_brackets_are_not_deep() -> None:
+def test_many_shallow_brackets_are_accepted() -> None:
     assert len(decode("[" + ",".join(["[{}]"] * 500) + "]").value) == 500
 
 
 @pytest.mark.parametrize("filling", ["x", "ä", "\N{GRINNING FACE}"])
-def test_a_text_of_more_than_a_mebibyte_is_refused(filling: str) -> None:
+def test_text_over_one_mebibyte_is_refused(filling: str) -> None:
     fits = (MAX_BYTES - 2) // len(filling.encode()) * filling
 
     assert decode(f'"{fits}"').value == fits
@@ -148,7 +148,7 @@ def test_a_text_of_more_than_a_mebibyte_is_refused(filling: str) -> None:
         ('{"b": [{"a": {"x": 1.50}, "a": {"x": 1.50}}]}', {"b": [{"a": {"x": Decimal("1.50")}}]}, "$.b[0].a"),
     ],
 )
-def test_a_repeated_key_with_equal_values_is_kept_once_and_noted(text: str, value: Any, where: str) -> None:
+def test_equal_repeated_key_is_noted(text: str, value: Any, where: str) -> None:
     decoded = decode(text)
 
     assert decoded.value == value
@@ -165,7 +165,7 @@ def test_a_repeated_key_with_equal_values_is_kept_once_and_noted(text: str, valu
         '{"x": [{"a": [1], "a": [1, 2]}]}',
     ],
 )
-def test_a_repeated_key_with_different_values_is_refused(text: str) -> None:
+def test_conflicting_repeated_key_is_refused(text: str) -> None:
     with pytest.raises(UnreadableError) as refused:
         decode(text)
 
@@ -173,7 +173,7 @@ def test_a_repeated_key_with_different_values_is_refused(text: str) -> None:
     assert refused.value.violations[0].path.endswith(".a")
 
 
-def test_more_repeated_keys_than_anyone_writes_are_refused() -> None:
+def test_too_many_repeated_keys_are_refused() -> None:
     members = ",".join(['"a":1'] * (MOST_REPEATED + 1))
 
     assert len(decode(f"{{{members}}}").fixes) == MOST_REPEATED
@@ -181,36 +181,36 @@ def test_more_repeated_keys_than_anyone_writes_are_refused() -> None:
         decode(f'{{{members},"a":1}}')
 
 
-def test_a_key_that_is_no_plain_name_stands_quoted_in_a_path() -> None:
+def test_odd_key_is_quoted_in_path() -> None:
     assert (member_path("$", "a_1"), member_path("$.b", "odd key")) == ("$.a_1", '$.b["odd key"]')
     assert len(member_path("$", "k" * 10_000)) < 100
 
 
-def test_read_json_gives_the_document() -> None:
+def test_read_json_returns_exact_document() -> None:
     assert read_json(' {"qty": 0.10} ') == {"qty": Decimal("0.10")}
 
 
 @given(ANY_TEXT)
-def test_read_json_gives_a_document_or_raises_one_error(text: str) -> None:
+def test_read_json_raises_only_parser_exception(text: str) -> None:
     with suppress(ParserException):
         read_json(text)
 
 
 @pytest.mark.parametrize("mode", ["strict", "lossless"])
-def test_a_repeated_key_with_different_values_is_ambiguous_in_both_modes(mode: Any) -> None:
+def test_conflicting_key_ambiguous_in_both_modes(mode: Any) -> None:
     with pytest.raises(ParserException) as refused:
         read_json('{"a": 1, "a": 2}', mode=mode)
 
     assert refused.value.stage is Stage.AMBIGUOUS
 
 
-def test_an_unknown_mode_is_an_error_that_names_the_known_ones() -> None:
+def test_unknown_mode_error_names_known_modes() -> None:
     mode: Any = "loose"
     with pytest.raises(ValueError, match="Use 'strict' or 'lossless'"):
         read_json("{}", mode=mode)
 
 
-def test_the_error_of_read_json_says_what_was_read_and_where_it_ended() -> None:
+def test_read_json_error_carries_full_context() -> None:
     with pytest.raises(ParserException, match=r"read_json\(strict\) failed at json_parse") as refused:
         read_json("{a: 1}")
 

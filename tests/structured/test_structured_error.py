@@ -64,14 +64,14 @@ def params(**changed: Any) -> dict[str, Any]:
     return {**VALID, "params": {name: value for name, value in given.items() if value is not None}}
 
 
-def test_the_example_of_two_errors_comes_out_byte_for_byte() -> None:
+def test_two_error_example_is_byte_identical() -> None:
     violations = validate(params(momentum_period=25, stop_loss="10%"), SCHEMA)
 
     assert StructuredErrorFeedback().format_errors(error_details(violations)) == TWO_ERRORS
     assert len(violations) == 3
 
 
-def test_details_that_are_made_by_hand_are_formatted_alike() -> None:
+def test_handmade_details_format_alike() -> None:
     by_hand = [
         ValidationErrorDetail(
             "params.momentum_period", "invalid_value", 25, [5, 10, 20, 30], "Use 20 (closest valid value)"
@@ -89,7 +89,7 @@ def test_details_that_are_made_by_hand_are_formatted_alike() -> None:
     assert StructuredErrorFeedback().format_errors(by_hand) == TWO_ERRORS
 
 
-def test_errors_stand_behind_the_prompt_and_without_any_it_is_unchanged() -> None:
+def test_errors_are_appended_to_prompt() -> None:
     errors = error_details(validate(params(momentum_period=25, stop_loss="10%"), SCHEMA))
     feedback = StructuredErrorFeedback()
 
@@ -100,7 +100,7 @@ def test_errors_stand_behind_the_prompt_and_without_any_it_is_unchanged() -> Non
     assert feedback.format_errors([]) == ""
 
 
-def test_a_field_that_is_missing_has_what_is_allowed_and_the_default() -> None:
+def test_missing_field_gives_allowed_and_default() -> None:
     assert listed(params(stop_loss=None), stop_loss=0.1) == (
         "1. **params.stop_loss**: Missing field\n"
         "   - Expected: float\n"
@@ -113,7 +113,7 @@ def test_a_field_that_is_missing_has_what_is_allowed_and_the_default() -> None:
     )
 
 
-def test_an_invalid_value_has_the_closest_valid_one() -> None:
+def test_invalid_value_suggests_closest_valid() -> None:
     assert listed(params(resample="weekly")) == (
         '1. **params.resample**: Invalid value\n   - Given: "weekly"\n   - Allowed: ["W", "M"]\n'
         '   - Suggestion: Use one of the allowed values, such as "W"'
@@ -134,22 +134,20 @@ def test_an_invalid_value_has_the_closest_valid_one() -> None:
         ([20], '"an array of 1 items"', "Use one of the allowed values, such as 5"),
     ],
 )
-def test_a_wrong_type_is_one_item_with_the_type_and_an_example(
-    given: Any, shown: str, suggestion: str
-) -> None:
+def test_wrong_type_gives_type_and_example(given: Any, shown: str, suggestion: str) -> None:
     assert listed(params(momentum_period=given)) == (
         f"1. **params.momentum_period**: Type error\n   - Given: {shown}\n   - Expected: int\n"
         f"   - Allowed: [5, 10, 20, 30]\n   - Suggestion: {suggestion}"
     )
 
 
-def test_null_is_a_value_of_a_wrong_type_and_not_missing() -> None:
+def test_null_is_wrong_type_not_missing() -> None:
     assert listed({**VALID, "params": None}) == (
         "1. **params**: Type error\n   - Given: null\n   - Expected: object\n   - Suggestion: Use object"
     )
 
 
-def test_a_text_that_is_too_short_is_asked_for_in_more_detail() -> None:
+def test_short_text_error_asks_for_detail() -> None:
     assert listed({**VALID, "reasoning": "short"}) == (
         '1. **reasoning**: Too short\n   - Given: "short"\n   - Expected: at least 10 characters\n'
         "   - Suggestion: Explain in more detail: at least 10 characters"
@@ -157,7 +155,7 @@ def test_a_text_that_is_too_short_is_asked_for_in_more_detail() -> None:
     assert "Suggestion: Shorten it: at most 20 characters" in listed({**VALID, "reasoning": "x" * 21})
 
 
-def test_a_field_that_there_is_not_is_left_out_or_spelled_right() -> None:
+def test_unknown_field_is_removed_or_corrected() -> None:
     assert listed(params(stoploss=0.1)) == (
         "1. **params.stoploss**: Unknown field\n"
         '   - Allowed: ["momentum_period", "resample", "stop_loss", "weight"]\n'
@@ -166,7 +164,7 @@ def test_a_field_that_there_is_not_is_left_out_or_spelled_right() -> None:
     assert listed({**VALID, "mood": 1}).endswith("Suggestion: Leave it out")
 
 
-def test_a_rule_between_fields_has_its_sentence() -> None:
+def test_cross_field_rule_shows_problem() -> None:
     violation = Violation(
         path="$.params.momentum_period",
         keyword="inconsistent",
@@ -187,7 +185,7 @@ def test_a_rule_between_fields_has_its_sentence() -> None:
 @pytest.mark.parametrize(
     "text", ["no JSON", '{"a": 10%}', '{"a": 1', '{"a": 1} {"a": 2}', '{"a": 1, "a": 2}']
 )
-def test_a_text_that_cannot_be_read_is_one_item_with_a_hint_at_the_form(text: str) -> None:
+def test_unreadable_text_gives_form_hint(text: str) -> None:
     with pytest.raises(ParserException) as raised:
         read_json(text, mode="lossless")
 

@@ -105,7 +105,7 @@ def read_or_stage(text: str, mode: Any = "lossless") -> Any:
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 @pytest.mark.parametrize("frame", ["{}", "```json\n{}\n```", "Here's the order:\n{}\nIt's final."])
-def test_a_text_cut_anywhere_is_refused_as_cut(text: str, frame: str) -> None:
+def test_text_cut_anywhere_is_truncated(text: str, frame: str) -> None:
     before = frame.partition("{}")[0]
 
     for end in range(1, len(text)):
@@ -113,7 +113,7 @@ def test_a_text_cut_anywhere_is_refused_as_cut(text: str, frame: str) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_one_lost_character_is_never_read_as_something_else(text: str) -> None:
+def test_lost_character_never_changes_value(text: str) -> None:
     meant = read_json(text)
     recovered = 0
     for place in range(len(text)):
@@ -164,7 +164,7 @@ CONTAINERS = _nested(DOCUMENTS)
 
 
 @given(DOCUMENTS, st.sampled_from(["", " ", "\n\t"]))
-def test_strict_json_has_the_same_value_in_both_modes_and_nothing_is_repaired(text: str, blank: str) -> None:
+def test_strict_json_reads_alike_without_repairs(text: str, blank: str) -> None:
     value = json.loads(text, parse_float=Decimal)
 
     assert read_json(f"{blank}{text}{blank}", mode="strict") == value
@@ -175,7 +175,7 @@ def test_strict_json_has_the_same_value_in_both_modes_and_nothing_is_repaired(te
 
 
 @given(CONTAINERS, st.data())
-def test_every_proper_beginning_of_an_object_or_array_is_refused(text: str, data: st.DataObject) -> None:
+def test_every_proper_prefix_is_refused(text: str, data: st.DataObject) -> None:
     end = data.draw(st.integers(1, len(text) - 1))
 
     assert read_or_stage(text[:end]) is Stage.TRUNCATED
@@ -183,9 +183,7 @@ def test_every_proper_beginning_of_an_object_or_array_is_refused(text: str, data
 
 
 @given(CONTAINERS, st.data())
-def test_one_lost_character_of_any_text_is_never_read_as_something_else(
-    text: str, data: st.DataObject
-) -> None:
+def test_random_character_loss_gives_plausible_reading(text: str, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(text) - 1))
     damaged = text[:place] + text[place + 1 :]
     found = read_or_stage(damaged)
@@ -256,9 +254,7 @@ def numbers_in(text: str) -> list[str]:
 
 
 @given(CONTAINERS, st.data())
-def test_every_number_of_an_accepted_value_stands_digit_for_digit_in_the_text(
-    text: str, data: st.DataObject
-) -> None:
+def test_accepted_numbers_are_in_source_text(text: str, data: st.DataObject) -> None:
     damaged = mutated(text, data)
     try:
         (candidate,) = json_candidates(damaged, lossless=True)
@@ -280,7 +276,7 @@ def mutated(text: str, data: st.DataObject) -> str:
 
 
 @given(DOCUMENTS, st.data())
-def test_whatever_happens_to_a_text_it_is_read_or_refused(text: str, data: st.DataObject) -> None:
+def test_mutated_text_is_read_or_refused(text: str, data: st.DataObject) -> None:
     with suppress(ParserException):
         read_json(mutated(text, data), mode="lossless")
 
@@ -292,7 +288,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 @given(CONTAINERS, st.data())
-def test_what_strict_json_says_lossless_says_too(text: str, data: st.DataObject) -> None:
+def test_lossless_agrees_with_strict_json(text: str, data: st.DataObject) -> None:
     damaged = mutated(text, data)
     strict = read_or_stage(damaged, "strict")
 

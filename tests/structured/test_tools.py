@@ -28,7 +28,7 @@ def prepared(model: str = "claude-sonnet-5-5", provider: LLMProvider = LLMProvid
     return made
 
 
-def test_a_recorded_call_is_read_as_it_was() -> None:
+def test_recorded_tool_call_reads_identically() -> None:
     call = prepared()
     for name, accepted in (("order_book", True), ("place_order", False)):
         text, called = text_of_calls([ToolCall(name, CALL)])
@@ -40,7 +40,7 @@ def test_a_recorded_call_is_read_as_it_was() -> None:
         assert (first.trace.verdict == "done") is accepted
 
 
-def test_every_request_of_a_call_offers_the_same_tools() -> None:
+def test_every_request_offers_same_tools() -> None:
     call = prepared()
     cap = call.raise_cap(call.request, attempt=2)
     moved = call.move_schema_to_prompt(call.request, attempt=2)
@@ -58,7 +58,7 @@ def test_every_request_of_a_call_offers_the_same_tools() -> None:
         ("text", True, "auto", ["order_book", "news"]),
     ],
 )
-def test_definitions_are_sent_as_each_api_takes_them(
+def test_tool_definitions_match_each_api(
     transport: Any, choice: str, names: list[str], *, forced: bool
 ) -> None:
     request = over(transport, prepared().request, forced_tool=forced)
@@ -75,7 +75,7 @@ def test_definitions_are_sent_as_each_api_takes_them(
     assert message["tool_choice"] == {"type": wanted, "disable_parallel_tool_use": True}
 
 
-def test_definitions_are_set_aside_for() -> None:
+def test_input_bound_covers_tool_definitions() -> None:
     call = prepared()
     without = replace(call.request, tools=())
     sent = sum(2 * len(tool.model_dump_json()) for tool in (BOOK, NEWS))
@@ -86,7 +86,7 @@ def test_definitions_are_set_aside_for() -> None:
 @pytest.mark.parametrize(
     "change", [{"name": "answer"}, {"name": "two words"}, {"name": "x" * 65}, {"description": ""}]
 )
-def test_a_definition_that_no_api_takes_is_refused(change: dict[str, str]) -> None:
+def test_invalid_tool_definition_is_refused(change: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         ToolDefinition(**{**BOOK.model_dump(), **change})
 
@@ -98,7 +98,7 @@ def test_a_definition_that_no_api_takes_is_refused(change: dict[str, str]) -> No
         ([NEWS.model_copy(update={"parameters": {"type": "thing"}})], "'news' are not a valid JSON Schema"),
     ],
 )
-def test_definitions_that_cannot_be_had_are_named(tools: list[ToolDefinition], says: str) -> None:
+def test_conflicting_tool_definitions_are_named(tools: list[ToolDefinition], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         tools_by_name(tools)
 
@@ -111,7 +111,7 @@ def test_definitions_that_cannot_be_had_are_named(tools: list[ToolDefinition], s
         ("order_book", "rules-1", "rules/rules-1 takes no tools"),
     ],
 )
-def test_a_tool_that_cannot_be_offered_is_why_nothing_is_sent(name: str, model: str, says: str) -> None:
+def test_unofferable_tool_prevents_sending(name: str, model: str, says: str) -> None:
     provider = LLMProvider.RULES if model == "rules-1" else LLMProvider.ANTHROPIC
     one = asking().with_provider(provider, model).with_tools(name).build()
 

@@ -36,19 +36,19 @@ VALUES = st.recursive(
         "a new word",
     ],
 )
-def test_a_stop_reason_that_is_not_known_as_complete_is_a_sign(reason: str) -> None:
+def test_incomplete_stop_reason_is_truncation_sign(reason: str) -> None:
     assert reason in truncation_sign(response(stop_reason=reason), None)
 
 
 @pytest.mark.parametrize(
     "reason", ["stop", "STOP", "end_turn", "stop_sequence", "tool_use", "Tool_Calls", "eos_token", ""]
 )
-def test_a_stop_reason_that_is_known_as_complete_is_no_sign(reason: str) -> None:
+def test_complete_stop_reason_is_no_sign(reason: str) -> None:
     assert not truncation_sign(response(stop_reason=reason), None)
 
 
 @given(st.text(min_size=1).filter(str.strip))
-def test_a_stop_reason_that_is_no_known_word_is_never_accepted(reason: str) -> None:
+def test_unknown_stop_reason_is_never_accepted(reason: str) -> None:
     outcome = read(response('{"side":"BUY","qty":1}', stop_reason=f"x{reason}"), ORDER, REASKED)
 
     assert isinstance(outcome, Rejected)
@@ -65,25 +65,25 @@ def test_a_stop_reason_that_is_no_known_word_is_never_accepted(reason: str) -> N
         ("plain", Stage.JSON_PARSE),
     ],
 )
-def test_without_a_stop_reason_the_text_has_to_end_with_its_object(text: str, verdict: Stage) -> None:
+def test_missing_stop_reason_requires_object_end(text: str, verdict: Stage) -> None:
     assert read(response(text, stop_reason=""), ORDER, REASKED).trace.verdict is verdict
 
 
 @pytest.mark.parametrize("changes", [{"transport": "text"}, {"needs_stop_reason": True}])
-def test_without_a_stop_reason_a_text_and_an_execution_are_refused(changes: dict[str, Any]) -> None:
+def test_text_and_execution_require_stop_reason(changes: dict[str, Any]) -> None:
     outcome = read(response('{"side":"BUY","qty":1}', stop_reason=""), ORDER, REASKED, **changes)
 
     assert outcome.trace.verdict is Stage.TRUNCATED
 
 
-def test_without_a_stop_reason_the_sentinel_is_not_enough() -> None:
+def test_sentinel_does_not_replace_stop_reason() -> None:
     outcome = read(response('{"side":"BUY","qty":1,"end":"ok"}', stop_reason=""), ORDER, SEALED)
 
     assert outcome.trace.verdict is Stage.TRUNCATED
 
 
 @pytest.mark.parametrize("reason", ["SAFETY", "Content_Filter", "RECITATION", "guardrail_intervened"])
-def test_a_stop_reason_of_a_filter_is_a_refusal(reason: str) -> None:
+def test_filter_stop_reason_is_refusal(reason: str) -> None:
     outcome = read(response('{"side":"BUY","qty":1}', stop_reason=reason), ORDER, REASKED)
 
     assert outcome.trace.verdict is Stage.REFUSAL
@@ -92,12 +92,12 @@ def test_a_stop_reason_of_a_filter_is_a_refusal(reason: str) -> None:
 @pytest.mark.parametrize(
     ("used", "cap", "cut"), [(99, 100, False), (100, 100, True), (101, 100, True), (10**9, None, False)]
 )
-def test_an_answer_as_long_as_the_cap_counts_as_cut(used: int, cap: int | None, cut: bool) -> None:  # noqa: FBT001 - a parameter of the table above
+def test_answer_at_cap_counts_as_cut(used: int, cap: int | None, cut: bool) -> None:  # noqa: FBT001 - a parameter of the table above
     assert bool(truncation_sign(response(usage=Usage(output_tokens=used)), cap)) is cut
 
 
 @given(st.dictionaries(st.text(max_size=3), VALUES, min_size=1) | st.lists(VALUES), st.data())
-def test_every_proper_beginning_of_an_object_or_array_is_open(value: object, data: st.DataObject) -> None:
+def test_every_proper_prefix_is_open(value: object, data: st.DataObject) -> None:
     text = json.dumps(value, ensure_ascii=False)
     end = data.draw(st.integers(1, len(text) - 1))
 
@@ -117,12 +117,12 @@ def test_every_proper_beginning_of_an_object_or_array_is_open(value: object, dat
         'he said "no',
     ],
 )
-def test_a_text_whose_brackets_are_closed_is_not_open(text: str) -> None:
+def test_balanced_text_is_not_open(text: str) -> None:
     assert not is_open(text)
 
 
 @pytest.mark.parametrize(
     "text", ['[1] then {"a', '{"a": "b\\', '{"a": "b\\"}', "Here it is: {", '{"a": [1, 2}']
 )
-def test_a_text_that_ends_inside_something_is_open(text: str) -> None:
+def test_text_ending_inside_value_is_open(text: str) -> None:
     assert is_open(text)

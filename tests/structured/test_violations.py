@@ -24,13 +24,13 @@ def only(value: Any, **schema: Any) -> Violation:
     return violation
 
 
-def test_a_missing_property_is_named_by_its_own_path() -> None:
+def test_missing_property_has_own_path() -> None:
     (violation,) = validate({"side": "BUY"}, ORDER)
 
     assert (violation.path, violation.keyword, violation.actual) == ("$.qty", "required", None)
 
 
-def test_an_undeclared_property_is_shown_the_declared_ones_and_the_nearest() -> None:
+def test_undeclared_property_suggests_nearest_declared() -> None:
     (violation,) = validate({"side": "BUY", "qty": 1, "leg": []}, ORDER)
 
     assert violation.path == "$.leg"
@@ -76,7 +76,7 @@ def test_an_undeclared_property_is_shown_the_declared_ones_and_the_nearest() -> 
         ({}, {"minProperties": 1}, "at least 1 properties", None),
     ],
 )
-def test_what_would_pass_is_said_and_the_nearest_of_it(
+def test_violation_gives_allowed_and_nearest(
     value: Any, schema: dict[str, Any], allowed: Any, suggestion: Any
 ) -> None:
     violation = found(value, **schema)[0]
@@ -93,7 +93,9 @@ def test_what_would_pass_is_said_and_the_nearest_of_it(
         ([1, 1], {"uniqueItems": True}, None),
     ],
 )
-def test_what_was_expected_is_said(value: Any, schema: dict[str, Any], expected: str | None) -> None:
+def test_violation_gives_expected_description(
+    value: Any, schema: dict[str, Any], expected: str | None
+) -> None:
     assert only(value, **schema).expected == expected
 
 
@@ -110,7 +112,7 @@ def test_what_was_expected_is_said(value: Any, schema: dict[str, Any], expected:
         ((1,), "(1,)"),
     ],
 )
-def test_what_was_there_is_shown_short_and_reads_back_from_a_log(value: Any, shown: Any) -> None:
+def test_actual_value_is_shortened_and_serializable(value: Any, shown: Any) -> None:
     violation = only(value, enum=["x"])
 
     assert violation.actual == shown
@@ -131,7 +133,7 @@ def test_what_was_there_is_shown_short_and_reads_back_from_a_log(value: Any, sho
         (True, "a value", None),
     ],
 )
-def test_a_missing_member_is_named_with_what_it_should_be(member: Any, expected: str, allowed: Any) -> None:
+def test_missing_member_gives_expected_type(member: Any, expected: str, allowed: Any) -> None:
     schema = {
         "properties": {"legs": {"items": {"required": ["m"], "properties": {"m": member}}}},
         "$defs": {"a/b": {"type": "boolean"}, "round": {"anyOf": [{"$ref": "#/$defs/round"}]}},
@@ -143,7 +145,7 @@ def test_a_missing_member_is_named_with_what_it_should_be(member: Any, expected:
     assert violation.path in {"$.legs[0].m", "$.legs[1].m"}
 
 
-def test_a_misspelt_key_gets_the_declared_one_that_is_absent() -> None:
+def test_misspelt_key_suggests_absent_declared_key() -> None:
     schema = {"properties": {"legs": {}, "leg_2": {}, "quantity": {}}, "additionalProperties": False}
 
     assert [v.suggestion for v in validate({"legs": 1, "leg2": 2}, schema)] == ["leg_2"]
@@ -152,14 +154,14 @@ def test_a_misspelt_key_gets_the_declared_one_that_is_absent() -> None:
     assert [v.suggestion for v in validate({"": 1}, schema)] == [None]
 
 
-def test_where_one_branch_is_meant_its_own_errors_are_given() -> None:
+def test_matching_branch_reports_own_errors() -> None:
     plan = {"type": "object", "properties": {"stop": {"type": "string"}}, "required": ["stop"]}
 
     assert [v.path for v in found({}, anyOf=[plan, {"type": "null"}])] == ["$.x.stop"]
     assert [v.path for v in found({"stop": 1}, oneOf=[plan, {"type": "null"}])] == ["$.x.stop"]
 
 
-def test_where_no_branch_or_several_are_meant_the_choice_is_at_fault() -> None:
+def test_unclear_branch_reports_the_choice() -> None:
     branches = [{"type": "object", "required": ["a"]}, {"type": "object", "required": ["b"]}]
 
     assert only({}, anyOf=branches).keyword == "anyOf"
@@ -167,7 +169,7 @@ def test_where_no_branch_or_several_are_meant_the_choice_is_at_fault() -> None:
     assert only(3, oneOf=[{"type": "integer"}, {"type": "number"}]).keyword == "oneOf"
 
 
-def test_a_branch_is_meant_by_its_constant() -> None:
+def test_constant_identifies_the_branch() -> None:
     def kind(name: str) -> dict[str, Any]:
         return {
             "type": "object",
@@ -203,14 +205,14 @@ TAGGED = [tagged("limit", 5, 10, 20), tagged("stop", 100, 200), tagged("peg", 1)
 @pytest.mark.parametrize(
     "value", [{"period": 25}, {"period": "25"}, {"period": True}, {}, {"period": 5, "px": "x", "y": 1}]
 )
-def test_a_wrong_choice_of_many_is_no_tag_where_there_is_a_constant(value: dict[str, Any]) -> None:
+def test_constant_tag_overrides_wrong_enum(value: dict[str, Any]) -> None:
     given = {"kind": "limit", **value}
 
     for keyword in ("anyOf", "oneOf"):
         assert found(given, **{keyword: TAGGED}) == found(given, **TAGGED[0])
 
 
-def test_a_tag_that_is_missing_is_named_with_those_of_all_branches() -> None:
+def test_missing_tag_lists_all_branches() -> None:
     for value in ({}, {"period": 25, "px": "x"}):
         missing = only(value, anyOf=TAGGED)
         assert (missing.path, missing.keyword, missing.allowed) == (
@@ -222,19 +224,19 @@ def test_a_tag_that_is_missing_is_named_with_those_of_all_branches() -> None:
     assert only({}, anyOf=[*TAGGED, untagged]).keyword == "anyOf"
 
 
-def test_a_wrong_tag_is_named_whatever_else_is_wrong() -> None:
+def test_wrong_tag_hides_other_errors() -> None:
     wrong = only({"kind": "stp", "period": "25", "px": "x"}, anyOf=TAGGED)
 
     assert (wrong.path, wrong.allowed, wrong.suggestion) == ("$.x.kind", ["limit", "stop", "peg"], "stop")
 
 
-def test_a_choice_within_a_choice_is_followed() -> None:
+def test_nested_choice_is_followed() -> None:
     inner = {"anyOf": [{"type": "object", "properties": {"stop": {"type": "string"}}}, {"type": "null"}]}
 
     assert [v.path for v in found({"stop": 1}, anyOf=[inner, {"type": "null"}])] == ["$.x.stop"]
 
 
-def test_a_choice_of_types_says_which() -> None:
+def test_type_choice_lists_expected_types() -> None:
     assert (
         only("x", anyOf=[{"type": "integer"}, {"type": ["array", "null"]}]).expected
         == "integer or null or array"
@@ -242,14 +244,14 @@ def test_a_choice_of_types_says_which() -> None:
     assert only({"a": 1}, anyOf=[{"properties": {"a": {"type": "string"}}}] * 2).expected is None
 
 
-def test_properties_of_a_referred_schema_are_known() -> None:
+def test_referenced_schema_properties_are_listed() -> None:
     leg = {"type": "object", "properties": {"qty": {}}, "additionalProperties": False}
     schema = {"$defs": {"leg": leg}, "properties": {"x": {"$ref": "#/$defs/leg"}}}
 
     assert validate({"x": {"quantity": 1}}, schema)[0].allowed == ["qty"]
 
 
-def test_unevaluated_properties_have_no_list_of_names_where_none_stands_beside_them() -> None:
+def test_unevaluated_property_lists_no_names() -> None:
     violation = only({"b": 1}, allOf=[{"properties": {"a": {}}}], unevaluatedProperties=False)
 
     assert (violation.path, violation.allowed) == ("$.x.b", None)
@@ -270,7 +272,7 @@ _JSON = st.recursive(
 
 
 @given(_JSON)
-def test_whatever_the_value_is_it_is_described_without_an_error(value: Any) -> None:
+def test_any_value_violation_is_serializable(value: Any) -> None:
     rules: dict[str, Any] = {
         "minimum": 3, "exclusiveMaximum": 5, "multipleOf": 0.5, "minLength": 2, "maxItems": 1, "maxProperties": 1,
         "items": {"$ref": "#/$defs/part"}, "required": ["a"],
@@ -282,7 +284,7 @@ def test_whatever_the_value_is_it_is_described_without_an_error(value: Any) -> N
         assert Violation.model_validate_json(violation.model_dump_json()) == violation
 
 
-def test_a_pattern_that_takes_too_long_to_match_is_reported_as_broken() -> None:
+def test_slow_pattern_is_reported_as_violation() -> None:
     violation = only("a" * 40 + "b", pattern=r"^(a|aa)+\1$")
 
     assert (violation.path, violation.keyword, violation.expected) == ("$.x", "pattern", r"^(a|aa)+\1$")

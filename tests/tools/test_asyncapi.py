@@ -82,7 +82,7 @@ PUBLISHED = {
 NOT_SIGNED = {"interaction_line", "event_line", "log_head"}
 
 
-def test_the_document_has_what_version_3_requires_and_is_yaml(tmp_path: Path) -> None:
+def test_document_is_valid_asyncapi_yaml(tmp_path: Path) -> None:
     written = {file.name: file for file in write_schemas(tmp_path)}[ASYNCAPI].read_text("utf-8")
 
     assert yaml.safe_load(written) == json.loads(written) == DOCUMENT
@@ -95,7 +95,7 @@ def test_the_document_has_what_version_3_requires_and_is_yaml(tmp_path: Path) ->
         assert [found(each["$ref"]) for each in operation["messages"]] == list(of_channel)
 
 
-def test_every_reference_leads_somewhere() -> None:
+def test_every_reference_can_be_resolved() -> None:
     named = set(references(DOCUMENT))
 
     assert {reference.partition("#")[0] for reference in named} > {"", "./llm_envelope.v1.json"}
@@ -103,7 +103,7 @@ def test_every_reference_leads_somewhere() -> None:
         assert found(reference)
 
 
-def test_every_topic_is_a_channel_and_says_which_lane_it_is_of() -> None:
+def test_every_topic_is_a_channel() -> None:
     planned = [plan.name for plan in planned_topics(lanes=["{lane}"])]
 
     assert sorted(each["address"] for each in DOCUMENT["channels"].values()) == sorted(planned)
@@ -113,7 +113,7 @@ def test_every_topic_is_a_channel_and_says_which_lane_it_is_of() -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_message_is_what_the_document_says(name: str) -> None:
+def test_messages_match_the_document(name: str) -> None:
     signed = PUBLISHED[name] if name in NOT_SIGNED else SIGNER.sign(PUBLISHED[name])
     message = DOCUMENT["components"]["messages"][name]
     said = {**message["headers"], "additionalProperties": False}
@@ -126,14 +126,14 @@ def test_a_message_is_what_the_document_says(name: str) -> None:
     assert jsonschema_rs.is_valid(said, replayed) is (name in {"envelope", "event"})
 
 
-def test_no_header_is_explained_that_no_message_has() -> None:
+def test_only_used_headers_are_documented() -> None:
     messages = DOCUMENT["components"]["messages"].values()
 
     assert {name for each in messages for name in each["headers"]["properties"]} == set(HEADERS)
     assert {name for each in CHANNELS for name in each.carries} == set(DOCUMENT["components"]["messages"])
 
 
-def test_a_document_that_differs_is_named_with_the_place(tmp_path: Path) -> None:
+def test_changed_document_is_named_with_path(tmp_path: Path) -> None:
     write_schemas(tmp_path)
     file = tmp_path / ASYNCAPI
     file.write_text(file.read_text("utf-8").replace("3.0.0", "3.0.1"), encoding="utf-8")

@@ -15,7 +15,7 @@ from tools.prices import SOURCE, compare_prices
 GOLDEN = Path(__file__).parents[1] / "golden" / "prices" / "usages.json"
 
 
-def test_the_packaged_book_and_the_package_agree_on_every_class_that_both_know() -> None:
+def test_packaged_book_agrees_with_genai_prices() -> None:
     found = compare_prices(PriceBook.load(), at=datetime(2026, 11, 22, tzinfo=UTC))
 
     assert found.source == SOURCE
@@ -36,7 +36,7 @@ def shared_goldens() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("golden", shared_goldens(), ids=lambda golden: golden["name"])
-def test_both_come_to_the_same_amount_for_the_golden_usages(golden: dict[str, Any]) -> None:
+def test_golden_usages_cost_the_same(golden: dict[str, Any]) -> None:
     reported = golden["reported"]
     written = reported.get("cache_creation_input_tokens", 0)
     hour = (

@@ -52,14 +52,14 @@ def test_equal_classes_are_equal() -> None:
     assert found.counts() == {"equal": 5, "differs": 0, "missing there": 0, "missing here": 0}
 
 
-def test_a_class_that_differs_has_both_amounts_in_dollars_per_million_tokens() -> None:
+def test_differing_class_shows_both_amounts() -> None:
     found = lines({"cache_read": 100, "output": 20_000}, listed())
 
     assert found["cache_read"] == PriceDifference("anthropic/claude-a", "cache_read", "0.1", "0.2", "differs")
     assert found["output"] == PriceDifference("anthropic/claude-a", "output", "20", "10", "differs")
 
 
-def test_the_price_of_the_day_is_compared() -> None:
+def test_price_of_the_day_is_compared() -> None:
     ours = book(price(valid_from="2026-01-01", input=1), price(valid_from="2026-11-22"))
 
     today = compare_prices(ours, at=TODAY, snapshot=snapshot(listed()))
@@ -68,7 +68,7 @@ def test_the_price_of_the_day_is_compared() -> None:
     assert (today.counts()["differs"], yesterday.counts()["differs"]) == (0, 1)
 
 
-def test_a_tier_is_compared_by_its_threshold_and_one_that_only_one_side_has_is_missing_at_the_other() -> None:
+def test_tiers_are_compared_by_threshold() -> None:
     tier = {"over_input_tokens": 1000} | dict.fromkeys(("input", "output", "cache_read"), 5)
     dear = TieredPrices(base=Decimal(2), tiers=[Tier(start=1000, price=Decimal("0.005"))])
     tiered = listed(prices=ModelPrice(input_mtok=dear))
@@ -91,7 +91,7 @@ def test_a_tier_is_compared_by_its_threshold_and_one_that_only_one_side_has_is_m
         (None, FAST, "missing here"),
     ],
 )
-def test_a_multiplier_is_compared_like_a_class(
+def test_multiplier_is_compared_like_a_class(
     ours: list[int] | None, theirs: dict[str, Any] | None, verdict: PriceVerdict
 ) -> None:
     own = {} if ours is None else {"speed": {"fast": ours}}
@@ -111,7 +111,7 @@ def test_a_multiplier_is_compared_like_a_class(
         ({"speed": "fast", "processing": "batch"}, {"input_mtok": 4}, {}),
     ],
 )
-def test_a_variant_is_a_multiplier_where_it_is_one_number(
+def test_uniform_variant_becomes_a_multiplier(
     when: dict[str, str], prices: dict[str, Any], theirs: dict[str, str]
 ) -> None:
     plain = ModelPrice(input_mtok=Decimal(2), output_mtok=Decimal(3))
@@ -121,7 +121,7 @@ def test_a_variant_is_a_multiplier_where_it_is_one_number(
     assert {about: line.theirs for about, line in found.items() if " " in about} == theirs
 
 
-def test_a_variant_of_a_day_to_come_is_not_listed_yet() -> None:
+def test_future_variant_is_not_listed() -> None:
     theirs = snapshot(listed(price_variants=[variant(FAST, since=date(2026, 11, 23))]))
 
     before = compare_prices(book(price()), at=TODAY, snapshot=theirs)
@@ -130,7 +130,7 @@ def test_a_variant_of_a_day_to_come_is_not_listed_yet() -> None:
     assert (len(before.lines), len(after.lines)) == (5, 6)
 
 
-def test_a_word_that_changes_nothing_is_missing_nowhere() -> None:
+def test_neutral_multiplier_is_never_missing() -> None:
     plain = {"input_mtok": 2}
 
     found = verdicts(
@@ -140,7 +140,7 @@ def test_a_word_that_changes_nothing_is_missing_nowhere() -> None:
     assert set(found.values()) == {"equal"}
 
 
-def test_a_model_that_only_one_side_has_is_one_line_and_a_deprecated_one_is_none() -> None:
+def test_unmatched_model_is_listed_once() -> None:
     theirs = snapshot(listed("claude-b"), listed("claude-c", deprecated=True))
 
     found = compare_prices(book(price()), at=TODAY, snapshot=theirs)
@@ -151,7 +151,7 @@ def test_a_model_that_only_one_side_has_is_one_line_and_a_deprecated_one_is_none
     )
 
 
-def test_a_dated_name_is_the_model_and_a_longer_number_is_another() -> None:
+def test_dated_model_name_is_matched() -> None:
     ours = book(price(model="claude-a-20260101"), price(model="claude-b-5"))
 
     found = compare_prices(ours, at=TODAY, snapshot=snapshot(listed(), listed("claude-b")))
@@ -160,7 +160,7 @@ def test_a_dated_name_is_the_model_and_a_longer_number_is_another() -> None:
 
 
 @pytest.mark.parametrize("provider", ["local", "openai"])
-def test_a_provider_that_is_not_listed_is_left_out(provider: str) -> None:
+def test_unlisted_provider_is_omitted(provider: str) -> None:
     assert compare_prices(book(price(provider=provider)), at=TODAY, snapshot=snapshot(listed())).lines == ()
 
 
@@ -179,7 +179,7 @@ def test_packaged_book_equals_the_public_list(
     assert "listed there and not here: anthropic/claude-2" in printed
 
 
-def test_price_that_differs_is_printed_and_exits_with_1(
+def test_differing_price_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     packaged = next(price for price in PriceBook.load() if price.model == "claude-opus-5-5")

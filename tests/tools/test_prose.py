@@ -24,27 +24,27 @@ def module(text: str) -> Module:
         ("It stands in the log.", "stands"),
     ],
 )
-def test_a_planted_pattern_is_counted(text: str, pattern: str) -> None:
+def test_planted_pattern_is_counted(text: str, pattern: str) -> None:
     planted = " ".join([text] * 10)
 
     assert figures([Prose("docs", "pages", planted)]).per_1000[pattern] > 100
 
 
-def test_a_question_may_begin_with_what() -> None:
+def test_question_word_is_not_counted() -> None:
     found = figures([Prose("docs", "pages", "What does it cost? It is free.")]).per_1000
 
     assert (found["what"], found["clauses"]) == (0, 0)
 
 
-def test_none_as_a_value_is_no_negation() -> None:
+def test_null_value_is_not_a_negation() -> None:
     assert figures([Prose("docs", "pages", "Return the claim, or None.")]).per_1000["negated nouns"] == 0
 
 
-def test_code_of_a_page_is_not_prose() -> None:
+def test_page_code_is_not_prose() -> None:
     assert "what" not in page_text("See `what()` and [the page](what.md).\n```sh\necho what; exit\n```\n")
 
 
-def test_each_kind_of_text_of_a_module_is_found() -> None:
+def test_every_module_text_is_found() -> None:
     planted = module(
         '"""Return what is left."""\n'
         'LIMIT = 1\n"""The limit."""\n'
@@ -59,7 +59,7 @@ def test_each_kind_of_text_of_a_module_is_found() -> None:
     assert prose.reasons(planted) == 1
 
 
-def test_a_figure_above_its_limit_is_a_breach() -> None:
+def test_figure_above_limit_is_breach() -> None:
     found = by_kind([Prose("docs", "pages", "What is left; what is kept.")])
     limits = {"pages": dict.fromkeys(prose.PATTERNS, 0.0)}
 

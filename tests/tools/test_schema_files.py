@@ -52,28 +52,28 @@ ON_THE_WIRE = {
 }
 
 
-def test_the_files_of_the_repository_are_those_of_the_models() -> None:
+def test_repository_schemas_match_the_models() -> None:
     assert check_schemas(ROOT / "schemas") == []
 
 
 @pytest.mark.parametrize("name", ON_THE_WIRE)
-def test_what_we_write_fits_its_schema(name: str) -> None:
+def test_written_records_match_the_schemas(name: str) -> None:
     written = json.loads(ON_THE_WIRE[name])
 
     jsonschema_rs.validate(published()[f"{name}.json"], written, validate_formats=True)
 
 
-def test_every_schema_is_itself_valid_and_known_by_its_file() -> None:
+def test_schemas_are_valid_and_correctly_named() -> None:
     for file, schema in published().items():
         jsonschema_rs.meta.validate(schema)
         assert f"{schema['$id']}.json" == file
 
 
-def test_bytes_stand_in_a_letter_as_base64() -> None:
+def test_dead_letter_bytes_are_base64() -> None:
     assert json.loads(dead_letter().wire)["raw"] == b64encode(b"\xff\x00").decode()
 
 
-def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_writing_twice_gives_equal_bytes(tmp_path: Path) -> None:
     first = {file.name: file.read_bytes() for file in write_schemas(tmp_path / "a")}
 
     assert {file.name: file.read_bytes() for file in write_schemas(tmp_path / "b")} == first
@@ -85,7 +85,7 @@ def changed(file: Path, change: dict[str, Any]) -> None:
     file.write_text(json.dumps({**fields, **change}), encoding="utf-8")
 
 
-def test_a_file_that_differs_is_named_with_the_place(tmp_path: Path) -> None:
+def test_changed_schema_is_named_with_path(tmp_path: Path) -> None:
     write_schemas(tmp_path)
     changed(tmp_path / "event.v1.json", {"required": ["kind"]})
 
@@ -95,7 +95,7 @@ def test_a_file_that_differs_is_named_with_the_place(tmp_path: Path) -> None:
     assert drift.what == "differs at $.required"
 
 
-def test_missing_broken_and_stray_files_are_named(tmp_path: Path) -> None:
+def test_missing_broken_stray_files_are_named(tmp_path: Path) -> None:
     write_schemas(tmp_path)
     (tmp_path / "event.v1.json").unlink()
     (tmp_path / "no_decision.v1.json").write_text("{", encoding="utf-8")
@@ -110,7 +110,7 @@ def test_missing_broken_and_stray_files_are_named(tmp_path: Path) -> None:
     assert told["order.v1.json"] == "belongs to no model"
 
 
-def test_another_layout_of_equal_contents_is_told_as_such(tmp_path: Path) -> None:
+def test_layout_difference_is_reported(tmp_path: Path) -> None:
     write_schemas(tmp_path)
     changed(tmp_path / "event.v1.json", {})
 
@@ -130,5 +130,5 @@ def test_another_layout_of_equal_contents_is_told_as_such(tmp_path: Path) -> Non
         ([], {}, "$"),
     ],
 )
-def test_the_first_difference_is_told_by_its_path(written: Any, meant: Any, place: str) -> None:
+def test_first_difference_is_named_by_path(written: Any, meant: Any, place: str) -> None:
     assert first_schema_difference(written, meant) == place

@@ -31,7 +31,7 @@ def test_written_files_pass_the_check(
     assert capsys.readouterr().out == f"{len(written)} files in schemas are up to date\n"
 
 
-def test_missing_file_is_named_and_exits_with_an_error(
+def test_missing_file_fails_the_check(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(monkeypatch, "write", "--dir", "api")

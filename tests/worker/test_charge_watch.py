@@ -38,7 +38,7 @@ async def note(desk: MemoryGateway, store: MemoryControlStore, times: int = 1) -
 
 
 @pytest.mark.parametrize("ends", [False, True])
-async def test_halt_is_stored_once_the_control_store_is_back(*, ends: bool) -> None:
+async def test_halt_is_stored_after_store_recovers(*, ends: bool) -> None:
     store, desk = Away(), gateway()
 
     with capture_logs() as logs:
@@ -57,7 +57,7 @@ async def test_halt_is_stored_once_the_control_store_is_back(*, ends: bool) -> N
     assert [event.kind for event in await events(desk)] == ["operator.commanded"]
 
 
-async def test_halt_is_on_record_once_by_watch_and_reconciler() -> None:
+async def test_watch_and_reconciler_record_halt_once() -> None:
     store, desk = MemoryControlStore(), gateway()
 
     await note(desk, store)

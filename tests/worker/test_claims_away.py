@@ -48,7 +48,7 @@ class Unkept(Process):
 
 
 @pytest.mark.parametrize("kind", [FailureKind.SERVER_ERROR, FailureKind.TIMEOUT])
-async def test_an_attempt_on_record_that_could_not_be_kept_is_followed_by_the_next_one(
+async def test_attempt_missing_from_claim_is_continued(
     kind: FailureKind,
 ) -> None:
     def script(request: Any) -> ScriptedReply:
@@ -72,7 +72,7 @@ async def test_an_attempt_on_record_that_could_not_be_kept_is_followed_by_the_ne
 
 
 @pytest.mark.parametrize("workflow", ["analysis", "execution"])
-async def test_a_charge_that_ended_with_its_process_is_booked_as_it_is_on_record(workflow: str) -> None:
+async def test_recorded_charge_is_settled_after_crash(workflow: str) -> None:
     class Pending(MemoryLedger):
         is_away = True
 
@@ -98,9 +98,7 @@ async def test_a_charge_that_ended_with_its_process_is_booked_as_it_is_on_record
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_what_comes_when_the_claim_may_be_over_and_cannot_be_asked_for_is_not_used(
-    *, fails: bool
-) -> None:
+async def test_answer_after_uncertain_lease_is_discarded(*, fails: bool) -> None:
     claims = Unreachable()
     fleet = Fleet(claims=claims)
     delivery = await fleet.delivery(envelope_of("execution"))

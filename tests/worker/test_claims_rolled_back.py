@@ -73,7 +73,7 @@ async def finished_and_forgotten(
     return begun
 
 
-async def test_a_server_that_was_set_back_hands_nothing_out_until_its_ledger_is_rebuilt(
+async def test_claims_stay_closed_until_ledger_rebuild(
     server: Server, own_redis: RealServer, tmp_path: Path
 ) -> None:
     one = await server.process("one")
@@ -104,7 +104,7 @@ async def test_a_server_that_was_set_back_hands_nothing_out_until_its_ledger_is_
     assert await one.claim(OTHER, "one") == Finished(b"last")
 
 
-async def test_the_newer_file_put_back_opens_the_claims_without_a_rebuild(
+async def test_restored_newer_snapshot_reopens_claims(
     server: Server, own_redis: RealServer, tmp_path: Path
 ) -> None:
     one = await server.process("one")
@@ -121,9 +121,7 @@ async def test_the_newer_file_put_back_opens_the_claims_without_a_rebuild(
     assert await one.claim(KEY, "one") == Finished(b"last")
 
 
-async def test_what_the_ledger_finds_closes_the_claims_and_what_claims_advance_the_ledger_must_not_lose(
-    server: Server, own_redis: RealServer, tmp_path: Path
-) -> None:
+async def test_ledger_rollback_closes_claims(server: Server, own_redis: RealServer, tmp_path: Path) -> None:
     one = await server.process("one")
     async with aclosing(await opened_ledger(server)) as ledger:
         await spend(ledger, ask(30))
@@ -140,7 +138,7 @@ async def test_what_the_ledger_finds_closes_the_claims_and_what_claims_advance_t
             await newcomer.claim(KEY, "one")
 
 
-async def test_an_idle_process_notices_with_its_next_renewal_and_holds_nothing_any_more(
+async def test_idle_process_detects_rollback_on_renewal(
     server: Server, own_redis: RealServer, tmp_path: Path
 ) -> None:
     clock = Moved()
@@ -158,7 +156,7 @@ async def test_an_idle_process_notices_with_its_next_renewal_and_holds_nothing_a
     assert not one.holds(claim)
 
 
-async def test_while_a_log_is_booked_again_nothing_is_claimed_or_sent_and_what_has_begun_may_end(
+async def test_rebuild_blocks_claims_and_sends_only(
     server: Server,
 ) -> None:
     one = await server.process("one")

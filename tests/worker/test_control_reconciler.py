@@ -76,7 +76,7 @@ def is_an_old_copy(board: MemoryControlStore, before: TenantControls) -> None:
 
 
 @pytest.mark.parametrize(("goes_back", "found"), [(is_lost, 0), (is_an_old_copy, 1)])
-async def test_commands_that_a_store_has_lost_are_put_back_and_hold(goes_back: GoesBack, found: int) -> None:
+async def test_commands_lost_by_store_are_restored(goes_back: GoesBack, found: int) -> None:
     board = MemoryControlStore()
     desk = gateway([])
     keeping = upkeep(desk, board=board)
@@ -95,7 +95,7 @@ async def test_commands_that_a_store_has_lost_are_put_back_and_hold(goes_back: G
     assert set((await board.read("default")).halts) == set(known.halts)
 
 
-async def test_an_old_copy_whose_commands_are_long_forgotten_takes_nothing_back() -> None:
+async def test_old_copy_cannot_undo_newer_limit() -> None:
     board = MemoryControlStore()
     desk = gateway([])
     keeping = upkeep(desk, board=board)
@@ -112,7 +112,7 @@ async def test_an_old_copy_whose_commands_are_long_forgotten_takes_nothing_back(
 
 
 @pytest.mark.parametrize("orders_before", [1, 2, 7])
-async def test_a_command_on_a_lost_store_holds_with_those_before_it_and_is_on_record(
+async def test_command_after_loss_keeps_earlier_commands(
     orders_before: int,
 ) -> None:
     board = MemoryControlStore()
@@ -137,7 +137,7 @@ async def test_a_command_on_a_lost_store_holds_with_those_before_it_and_is_on_re
     assert told == ["before"] * orders_before + ["after"]
 
 
-async def test_a_newer_command_wins_over_one_that_a_store_has_lost() -> None:
+async def test_newer_command_wins_over_lost_command() -> None:
     board = MemoryControlStore()
     desk = gateway([])
     keeping = upkeep(desk, board=board)
@@ -155,7 +155,7 @@ async def test_a_newer_command_wins_over_one_that_a_store_has_lost() -> None:
     assert why_not(desk) == ""
 
 
-async def test_a_halt_holds_when_its_store_was_lost() -> None:
+async def test_halt_survives_store_loss() -> None:
     board = MemoryControlStore()
     desk = gateway([])
     keeping = upkeep(desk, board=board)
@@ -170,7 +170,7 @@ async def test_a_halt_holds_when_its_store_was_lost() -> None:
     assert all(why_not(desk, agent) for agent in ("adviser-1", "adviser-2"))
 
 
-async def test_two_workers_agree_on_what_a_store_has_lost() -> None:
+async def test_workers_agree_after_store_loss() -> None:
     board = MemoryControlStore()
     desk, other = gateway([]), gateway([])
     keeping, other_keeping = upkeep(desk, board=board), upkeep(other, board=board)
@@ -194,9 +194,7 @@ async def test_two_workers_agree_on_what_a_store_has_lost() -> None:
 
 
 @pytest.mark.parametrize("is_same_process", [True, False])
-async def test_limits_on_a_board_that_began_anew_reach_a_ledger_that_knew_later_versions(
-    *, is_same_process: bool
-) -> None:
+async def test_limits_of_new_store_reach_ledger(*, is_same_process: bool) -> None:
     clock = SimClock(START)
     board = MemoryControlStore(clock=clock)
     desk = gateway([], limits=[tenant(10**12)])
@@ -218,9 +216,7 @@ async def test_limits_on_a_board_that_began_anew_reach_a_ledger_that_knew_later_
     assert await ceiling(desk) is None
 
 
-async def test_limits_reach_the_ledger_after_a_restart_though_an_order_by_a_fast_clock_is_long_forgotten() -> (
-    None
-):
+async def test_limits_reach_ledger_after_fast_clock() -> None:
     board = MemoryControlStore()
     desk = gateway([])
     keeping = upkeep(desk, board=board)
@@ -236,7 +232,7 @@ async def test_limits_reach_the_ledger_after_a_restart_though_an_order_by_a_fast
     assert await ceiling(desk) == 10
 
 
-async def test_an_order_on_a_document_that_has_no_serial_yet_comes_after_what_was_adopted_of_it() -> None:
+async def test_limit_after_unnumbered_document_reaches_ledger() -> None:
     board = MemoryControlStore()
     desk = gateway([])
     before = await ordered(board, up_to(1000), minute=IN_A_YEAR)
@@ -250,7 +246,7 @@ async def test_an_order_on_a_document_that_has_no_serial_yet_comes_after_what_wa
 
 
 @pytest.mark.parametrize("error", [AWAY, UNREADABLE, BUG], ids=["away", "unreadable", "bug"])
-async def test_until_orders_were_read_once_nothing_of_the_tenant_runs(error: Exception) -> None:
+async def test_unread_controls_halt_the_tenant(error: Exception) -> None:
     board = Unsure(error, "acme")
     desk = gateway([])
     keeping = upkeep(desk, board=board, tenants=["acme", "zenith"])
@@ -268,7 +264,7 @@ async def test_until_orders_were_read_once_nothing_of_the_tenant_runs(error: Exc
     assert why_not(desk, tenant_id="acme") == ""
 
 
-async def test_while_the_platforms_orders_are_not_known_nothing_runs_at_all() -> None:
+async def test_unread_platform_controls_halt_everything() -> None:
     board = Unsure(AWAY, PLATFORM)
     desk = gateway([])
     keeping = upkeep(desk, board=board)
@@ -278,7 +274,7 @@ async def test_while_the_platforms_orders_are_not_known_nothing_runs_at_all() ->
     assert "connection refused" in why_not(desk)
 
 
-async def test_an_order_that_a_worker_cannot_read_is_no_permission(tmp_path: Path) -> None:
+async def test_unreadable_platform_command_halts_calls(tmp_path: Path) -> None:
     board = FileControlStore(tmp_path)
     await ordered(board, AddHalt(HaltScope.TENANT, ANY), PLATFORM)
     path = tmp_path / "controls-%2A.json"
@@ -293,9 +289,7 @@ async def test_an_order_that_a_worker_cannot_read_is_no_permission(tmp_path: Pat
 @pytest.mark.parametrize(
     ("error", "runs"), [(AWAY, True), (BUG, True), (UNREADABLE, False)], ids=["away", "bug", "unreadable"]
 )
-async def test_what_was_read_holds_while_the_board_is_away_and_an_order_that_cannot_be_read_halts(
-    error: Exception, *, runs: bool
-) -> None:
+async def test_known_controls_hold_unless_unreadable(error: Exception, *, runs: bool) -> None:
     board = Unsure(error)
     desk = gateway([])
     keeping = upkeep(desk, board=board)
@@ -313,7 +307,7 @@ async def test_what_was_read_holds_while_the_board_is_away_and_an_order_that_can
     assert "ann" in why_not(desk, "adviser-2")
 
 
-async def test_every_order_of_a_board_that_came_far_meanwhile_is_on_record() -> None:
+async def test_every_command_after_loss_is_recorded() -> None:
     board = MemoryControlStore()
     desk = gateway([])
     keeping = upkeep(desk, board=board)

@@ -183,7 +183,7 @@ def charged(records: Iterable[Record], tenant: str = "default") -> int:
     return sum(entry.charged.nusd for entry in books.entries())
 
 
-async def test_an_envelope_that_kills_its_workers_becomes_a_dead_letter() -> None:
+async def test_crash_loop_stops_after_five_owners() -> None:
     fleet = Fleet()
     delivery = await fleet.delivery(envelope_of("analysis"))
     reached = 0
@@ -212,7 +212,7 @@ class Frozen(ScriptedProvider):
 
 
 @pytest.mark.parametrize("workflow", ["analysis", "execution"])
-async def test_an_answer_that_comes_after_another_worker_has_ended_the_envelope_corrects_the_doubt_and_is_not_used(
+async def test_late_answer_after_takeover_corrects_doubt(
     workflow: str,
 ) -> None:
     fleet = Fleet()
@@ -245,7 +245,7 @@ async def test_an_answer_that_comes_after_another_worker_has_ended_the_envelope_
     assert charged(await fleet.records()) == statistics.charged_nusd
 
 
-async def test_a_run_whose_claim_is_taken_before_it_sends_sends_nothing() -> None:
+async def test_lost_claim_prevents_sending() -> None:
     fleet = Fleet()
     envelope = envelope_of("analysis")
     claim = await fleet.claims.claim(key_of(envelope), envelope.envelope_hash)
@@ -263,7 +263,7 @@ async def test_a_run_whose_claim_is_taken_before_it_sends_sends_nothing() -> Non
     assert held(await fleet.ledger.balances("default"))["nusd"] == 0
 
 
-async def test_a_worker_whose_lease_may_be_over_sends_nothing() -> None:
+async def test_uncertain_lease_prevents_sending() -> None:
     class Unsure(SharedClaims):
         def holds(self, claim: Claim) -> bool:
             return False

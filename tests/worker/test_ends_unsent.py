@@ -29,7 +29,7 @@ class Cut(Process):
 @pytest.mark.parametrize("same_log", [True, False])
 @pytest.mark.parametrize("workflow", ["analysis", "execution"])
 @pytest.mark.parametrize("step", ["ledger.reserve", "ledger.dispatch"])
-async def test_a_call_that_cannot_be_sent_does_not_end_where_its_claim_could_not_say_so(
+async def test_unsent_call_continues_if_claim_unavailable(
     step: str, workflow: str, *, same_log: bool
 ) -> None:
     fleet = Fleet()
@@ -52,9 +52,7 @@ async def test_a_call_that_cannot_be_sent_does_not_end_where_its_claim_could_not
 
 @pytest.mark.parametrize("same_log", [True, False])
 @pytest.mark.parametrize("step", ["ledger.reserve", "ledger.dispatch"])
-async def test_a_call_that_was_ended_unsent_is_not_sent_by_who_takes_over(
-    step: str, *, same_log: bool
-) -> None:
+async def test_call_ended_unsent_is_not_resent(step: str, *, same_log: bool) -> None:
     class Refused(Process):
         async def reached(self, at: str, moment: Moment, given: Sequence[Any] = ()) -> None:
             if (at, moment) == ("claims.finish", "before"):
@@ -80,9 +78,7 @@ async def test_a_call_that_was_ended_unsent_is_not_sent_by_who_takes_over(
     )
 
 
-async def test_a_claim_that_was_forgotten_between_two_attempts_leaves_the_envelope_to_the_log_that_has_the_first() -> (
-    None
-):
+async def test_forgotten_claim_resumes_from_first_log() -> None:
     def script(request: Any) -> ScriptedReply:
         busy = ProviderError(FailureKind.RATE_LIMIT, "later", sent=False)
         return busy if request.attempt == 1 else GOOD

@@ -7,15 +7,15 @@ from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.worker.error_boundary import describe_error
 
 
-def test_an_error_is_told_with_its_place() -> None:
+def test_error_text_includes_code_location() -> None:
     with pytest.raises(ValueError, match="invalid literal") as caught:
         int("x")
 
     assert describe_error(caught.value).startswith("ValueError: invalid literal")
-    assert "test_an_error_is_told_with_its_place" in describe_error(caught.value)
+    assert "test_error_text_includes_code_location" in describe_error(caught.value)
 
 
-def test_of_a_validation_error_no_value_is_repeated() -> None:
+def test_validation_error_text_omits_values() -> None:
     with pytest.raises(ValidationError) as caught:
         LLMBudget.model_validate({"max_output_tokens": "my private answer"})
 

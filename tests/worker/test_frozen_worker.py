@@ -87,9 +87,7 @@ async def lease_over(server: Server) -> None:
 
 @pytest.mark.parametrize("workflow", ["analysis", "execution"])
 @pytest.mark.parametrize("moment", ["noted", "sent"])
-async def test_a_process_that_stood_still_past_its_lease_sends_replies_and_records_nothing_any_more(
-    moment: str, workflow: str, server: Server
-) -> None:
+async def test_frozen_worker_stops_after_lost_lease(moment: str, workflow: str, server: Server) -> None:
     ledger: Any = await asyncio.to_thread(RedisLedger, server.url, namespace=server.namespace)
     claims, envelope = ServerClaims(server), envelope_of(workflow)
     fleet = Fleet(claims=claims, ledger=ledger)

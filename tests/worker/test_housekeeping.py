@@ -26,7 +26,7 @@ from tests.worker.ticking import Turning, Wall, events, ordered, upkeep
 HALT = AddHalt(HaltScope.AGENT, "adviser-1")
 
 
-async def test_an_order_reaches_the_ledger_the_gate_and_the_log_once() -> None:
+async def test_command_is_adopted_and_recorded_once() -> None:
     board = MemoryControlStore()
     desk = gateway([], limits=[tenant(10**12)])
     keeping = upkeep(desk, board=board)
@@ -46,7 +46,7 @@ async def test_an_order_reaches_the_ledger_the_gate_and_the_log_once() -> None:
     assert counter.ceiling.nusd == 5
 
 
-async def test_what_is_resumed_runs_again() -> None:
+async def test_resumed_agent_runs_again() -> None:
     board = MemoryControlStore()
     desk = gateway([GOOD])
     keeping = upkeep(desk, board=board)
@@ -62,7 +62,7 @@ async def test_what_is_resumed_runs_again() -> None:
     assert (await desk.runner.run(asking().build())).result.success
 
 
-async def test_a_halt_of_the_platform_holds_here_and_is_on_record() -> None:
+async def test_platform_halt_is_followed_and_recorded() -> None:
     board = MemoryControlStore()
     desk = gateway([])
     await ordered(board, AddHalt(HaltScope.MODEL, "scripted/*"), PLATFORM)
@@ -73,7 +73,7 @@ async def test_a_halt_of_the_platform_holds_here_and_is_on_record() -> None:
     assert [one.tenant_id for one in await events(desk, "operator.commanded")] == [PLATFORM]
 
 
-async def test_a_worker_that_starts_anew_keeps_no_order_twice() -> None:
+async def test_restart_records_no_command_twice() -> None:
     board = MemoryControlStore()
     desk = gateway([])
     await ordered(board, HALT)
@@ -97,7 +97,7 @@ class AwayBoard(MemoryControlStore):
         return await super().read(tenant)
 
 
-async def test_a_board_that_is_away_is_looked_at_again_and_others_are_seen_meanwhile() -> None:
+async def test_unreachable_tenant_controls_are_read_later() -> None:
     board = AwayBoard()
     desk = gateway([])
     keeping = upkeep(desk, board=board)
@@ -114,7 +114,7 @@ async def test_a_board_that_is_away_is_looked_at_again_and_others_are_seen_meanw
     assert len(await events(desk, "operator.commanded")) == 2
 
 
-async def test_a_board_that_is_away_is_said_once_and_that_it_is_back_too() -> None:
+async def test_store_outage_and_recovery_logged_once() -> None:
     board = AwayBoard()
     keeping = upkeep(gateway([]), board=board)
     board.away.add(PLATFORM)
@@ -133,7 +133,7 @@ async def test_a_board_that_is_away_is_said_once_and_that_it_is_back_too() -> No
     assert events == [is_away, ("recovered", "controls_not_read", PLATFORM), is_away]
 
 
-async def test_a_halt_holds_at_once_though_the_ledger_is_away_and_its_limits_follow() -> None:
+async def test_halt_holds_while_ledger_is_away() -> None:
     board = MemoryControlStore()
     ledger = AwayLedger([tenant(10**12)])
     desk = gateway([], ledger=ledger)
@@ -157,7 +157,7 @@ async def test_a_halt_holds_at_once_though_the_ledger_is_away_and_its_limits_fol
     } == {5}
 
 
-async def test_calls_that_ran_out_are_on_record_under_their_tenant() -> None:
+async def test_expired_reservations_are_recorded_per_tenant() -> None:
     wall = Wall(START)
     ledger = AwayLedger([tenant(1000)], clock=wall)
     desk = gateway([], ledger=ledger, clock=wall)
@@ -189,7 +189,7 @@ async def test_calls_that_ran_out_are_on_record_under_their_tenant() -> None:
     assert known >= {"a:b", "agent-1", "analysis", "trace-1", "desk"}
 
 
-async def test_a_counter_that_nears_its_ceiling_is_on_record_once() -> None:
+async def test_budget_warning_is_recorded_once() -> None:
     desk = gateway([], ledger=AwayLedger([tenant(100)]))
     keeping = upkeep(desk)
     await spend(desk.ledger, ask(85, tenant="default"))
@@ -205,7 +205,7 @@ async def test_a_counter_that_nears_its_ceiling_is_on_record_once() -> None:
     ]
 
 
-async def test_a_day_of_a_shared_ledger_is_warned_of_whatever_day_the_market_has() -> None:
+async def test_shared_ledger_warning_uses_ledger_day() -> None:
     servers = SimClock(START + timedelta(days=40))
     ledger = AwayLedger([tenant(100, window=Window.DAY)], clock=servers)
     desk = gateway([], ledger=ledger, clock=SimClock(START))
@@ -217,7 +217,7 @@ async def test_a_day_of_a_shared_ledger_is_warned_of_whatever_day_the_market_has
     assert warned.body["window_id"] == f"{servers.now():%Y-%m-%d}"
 
 
-async def test_warning_of_a_counter_is_recorded_once_for_each_ceiling() -> None:
+async def test_warning_is_recorded_once_per_ceiling() -> None:
     board = MemoryControlStore()
     clock = SimClock(START)
     desk = gateway([], ledger=AwayLedger([tenant(100)]), clock=clock)
@@ -236,7 +236,7 @@ async def test_warning_of_a_counter_is_recorded_once_for_each_ceiling() -> None:
     assert said == []
 
 
-async def test_warning_of_a_counter_has_one_id_whatever_worker_records_it_and_when() -> None:
+async def test_warning_id_is_equal_across_workers() -> None:
     clock, ledger = SimClock(START), AwayLedger([tenant(100)])
     desks = [gateway([], ledger=ledger, clock=clock) for _ in range(2)]
     await spend(ledger, ask(85, tenant="default"))
@@ -254,7 +254,7 @@ async def test_warning_of_a_counter_has_one_id_whatever_worker_records_it_and_wh
     assert said == []
 
 
-async def test_budget_that_refuses_every_call_for_five_minutes_is_exhausted_on_record() -> None:
+async def test_five_minutes_of_refusals_record_exhaustion() -> None:
     clock, statuses = SimClock(START), MemoryStatusFeed()
     desk = gateway([GOOD], limits=[tenant(10)], clock=clock)
     keeping = upkeep(desk, statuses=statuses)
@@ -275,7 +275,7 @@ async def test_budget_that_refuses_every_call_for_five_minutes_is_exhausted_on_r
     )  # fmt: skip
 
 
-async def test_report_leaves_out_windows_that_are_over() -> None:
+async def test_status_omits_ended_windows() -> None:
     clock, statuses = SimClock(START), MemoryStatusFeed()
     limits = [tenant(100, window=Window.MINUTE), tenant(100, window=Window.DAY)]
     desk = gateway([], limits=limits, clock=clock)
@@ -292,7 +292,7 @@ async def test_report_leaves_out_windows_that_are_over() -> None:
     assert later.windows_at == clock.now()
 
 
-async def test_report_says_which_controls_are_applied() -> None:
+async def test_status_reports_applied_controls() -> None:
     statuses, board = MemoryStatusFeed(), MemoryControlStore()
     keeping = upkeep(gateway([]), statuses=statuses, board=board)
     halted = await ordered(board, HALT)
@@ -308,7 +308,7 @@ async def test_report_says_which_controls_are_applied() -> None:
     assert (after.controls_serial, after.platform_serial) == (halted.serial, for_all.serial)
 
 
-async def test_two_tenants_are_told_apart_and_warned_once_each() -> None:
+async def test_tenants_are_warned_separately_once() -> None:
     clock = SimClock(START)
     statuses = MemoryStatusFeed()
     desk = gateway([], ledger=AwayLedger([tenant(100)]), clock=clock)
@@ -332,7 +332,7 @@ async def test_two_tenants_are_told_apart_and_warned_once_each() -> None:
         assert counter.nusd_per_hour == (nusd - 1) * 20
 
 
-async def test_the_position_of_a_ledger_that_outlives_us_is_noted_now_and_then_and_at_the_end() -> None:
+async def test_shared_checkpoint_is_recorded_regularly() -> None:
     wall = Wall(START)
     desk = gateway([], limits=[tenant(1000)])
     keeping = upkeep(desk, outlives=True, wall=wall)
@@ -354,7 +354,7 @@ async def test_the_position_of_a_ledger_that_outlives_us_is_noted_now_and_then_a
     assert reading.checkpoint == await desk.ledger.checkpoint("default")
 
 
-async def test_the_position_of_a_ledger_of_this_process_is_not_noted() -> None:
+async def test_local_ledger_checkpoint_is_not_recorded() -> None:
     desk = gateway([], limits=[tenant(1000)])
     keeping = upkeep(desk)
 
@@ -364,7 +364,7 @@ async def test_the_position_of_a_ledger_of_this_process_is_not_noted() -> None:
     assert await events(desk, "ledger.checkpointed") == []
 
 
-async def test_the_status_tells_who_runs_waits_and_was_refused_and_that_it_is_the_last() -> None:
+async def test_status_reports_calls_refusals_and_end() -> None:
     statuses, board = MemoryStatusFeed(), MemoryControlStore()
     desk = gateway([GOOD], limits=[tenant(10**12)])
     keeping = upkeep(desk, statuses=statuses, board=board)
@@ -384,7 +384,7 @@ async def test_the_status_tells_who_runs_waits_and_was_refused_and_that_it_is_th
     assert running.calls.charged_nusd == running.counters[0].spent[0] > 0
 
 
-async def test_it_looks_four_times_a_second_and_tends_what_was_changed_at_once() -> None:
+async def test_reconciler_polls_and_adopts_changes_immediately() -> None:
     statuses, board = MemoryStatusFeed(), MemoryControlStore()
     wall = Turning(START)
     desk = gateway([], limits=[tenant(100)])

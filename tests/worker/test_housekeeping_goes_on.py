@@ -22,7 +22,7 @@ from tests.worker.ticking import Turning, Wall, events, ordered, upkeep
 HALT = AddHalt(HaltScope.AGENT, "adviser-1")
 
 
-async def test_a_call_that_is_asked_for_anew_may_run_out_again() -> None:
+async def test_repeated_call_may_expire_again() -> None:
     wall = Wall(START)
     ledger = AwayLedger([tenant(1000)], clock=wall)
     desk = gateway([], ledger=ledger, clock=wall)
@@ -54,7 +54,7 @@ class Crowded(MemoryInteractionStore):
         return await super().record(event)
 
 
-async def test_a_record_whose_id_is_taken_is_said_and_keeps_nothing_from_being_done() -> None:
+async def test_record_conflict_does_not_stop_housekeeping() -> None:
     wall, statuses = Wall(START), MemoryStatusFeed()
     store = Crowded()
     store.taken = ("reservation.expired", "budget.exhausted", "operator.commanded")
@@ -78,7 +78,7 @@ async def test_a_record_whose_id_is_taken_is_said_and_keeps_nothing_from_being_d
     assert len(await statuses.read("default")) == 1
 
 
-async def test_what_ran_out_is_told_at_the_end_if_it_could_not_be_told_before() -> None:
+async def test_unrecorded_expiry_is_recorded_at_end() -> None:
     wall, store = Wall(START), Crowded()
     ledger = AwayLedger([tenant(1000)], clock=wall)
     desk = gateway([], ledger=ledger, clock=wall, store=store)
@@ -97,7 +97,7 @@ async def test_what_ran_out_is_told_at_the_end_if_it_could_not_be_told_before() 
     assert sorted(one.body["nusd"] for one in await events(desk, "reservation.expired")) == [7, 8]
 
 
-async def test_what_ran_out_beside_a_log_that_gave_up_is_on_record_in_the_next_one() -> None:
+async def test_unrecorded_expiry_reaches_next_log() -> None:
     wall, gives_up = Wall(START), Crowded()
     gives_up.is_full = True
     ledger = AwayLedger([tenant(1000)], clock=wall)
@@ -114,7 +114,7 @@ async def test_what_ran_out_beside_a_log_that_gave_up_is_on_record_in_the_next_o
     assert [one.body["reservation_id"] for one in await events(desk, "reservation.expired")] == [expired]
 
 
-async def test_a_bug_in_an_adapter_is_said_and_the_next_round_comes() -> None:
+async def test_adapter_error_is_logged_and_survived() -> None:
     class Broken(MemoryStatusFeed):
         async def publish(self, status: BudgetStatus) -> None:
             rounds.append(status)
@@ -136,7 +136,7 @@ async def test_a_bug_in_an_adapter_is_said_and_the_next_round_comes() -> None:
     assert "RuntimeError: a bug" in said[0]["error"]
 
 
-async def test_orders_are_followed_while_the_rest_takes_its_time() -> None:
+async def test_controls_are_followed_during_slow_tick() -> None:
     store, board, wall = Crowded(), MemoryControlStore(), Turning(START)
     ledger = AwayLedger([tenant(1000)], clock=wall)
     desk = gateway([], ledger=ledger, clock=wall, store=store)

@@ -33,18 +33,18 @@ def cut_short(recorded: NextStep, *, room: int) -> AttemptPlan | None:
     return plan_next_attempt(AttemptPlan(made), answered, prepared, now=NOW)
 
 
-def test_a_cap_that_cannot_rise_ends_the_call() -> None:
+def test_maximum_cap_ends_the_call() -> None:
     assert cut_short("", room=0) is None
 
 
-def test_a_cap_that_can_rise_is_raised() -> None:
+def test_cap_below_maximum_is_raised() -> None:
     following = cut_short("", room=10)
 
     assert following
     assert following.step == "raise_cap"
 
 
-def test_a_raised_cap_on_record_is_followed_where_it_could_not_rise_today() -> None:
+def test_recorded_raised_cap_is_followed() -> None:
     following = cut_short("raise_cap", room=0)
 
     assert following
@@ -62,9 +62,7 @@ class Noting(SimClock):
         self.waits.append(seconds)
 
 
-async def test_between_attempts_the_clock_waits_as_the_rule_says_and_a_call_without_a_retry_never_does() -> (
-    None
-):
+async def test_only_retries_wait_for_computed_delay() -> None:
     clock = Noting()
     desk = gateway([GOOD, *[not_connected() for _ in range(3)], GOOD], clock=clock)
 
@@ -94,7 +92,7 @@ class Broken(SimClock):
         raise ZeroDivisionError
 
 
-async def test_an_error_after_a_retry_is_raised_as_it_is() -> None:
+async def test_error_after_retry_is_raised_unchanged() -> None:
     desk = gateway([not_connected(), not_connected()], clock=Broken())
 
     with pytest.raises(ZeroDivisionError):

@@ -63,7 +63,7 @@ async def log_at(folder: Path) -> AsyncGenerator[JsonFileInteractionStore]:
         yield store
 
 
-async def test_each_line_is_on_the_bus_byte_for_byte_with_its_place_in_the_headers(tmp_path: Path) -> None:
+async def test_published_lines_match_the_log(tmp_path: Path) -> None:
     broker = MemoryBroker()
     async with log_at(tmp_path) as store:
         async with streaming(store, broker, cursor_file_of(store.path)) as outbox:
@@ -83,7 +83,7 @@ async def test_each_line_is_on_the_bus_byte_for_byte_with_its_place_in_the_heade
     assert (second.headers["at_seq"], second.headers["at_hash"]) == ("2", json.loads(lines[1])["hash"])
 
 
-async def test_the_number_of_a_line_is_waited_for_and_so_is_that_of_one_that_was_on_record_before() -> None:
+async def test_reached_waits_until_line_is_published() -> None:
     store, broker = MemoryInteractionStore(), Away()
     recorded = event()
     async with streaming(store, broker, None, clock=SimClock(recorded.time)) as outbox, asyncio.timeout(2):
@@ -102,7 +102,7 @@ async def test_the_number_of_a_line_is_waited_for_and_so_is_that_of_one_that_was
     assert len(await on_bus(broker)) == 1
 
 
-async def test_the_next_outbox_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
+async def test_next_outbox_continues_after_last_line(tmp_path: Path) -> None:
     broker = MemoryBroker()
     async with log_at(tmp_path) as store:
         cursor = cursor_file_of(store.path)
@@ -115,9 +115,7 @@ async def test_the_next_outbox_goes_on_where_the_last_one_ended(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("left", ["another log", "a cut log", "no cursor"])
-async def test_another_log_is_sent_from_its_first_line_under_an_id_of_its_own(
-    left: str, tmp_path: Path
-) -> None:
+async def test_other_log_restarts_under_new_id(left: str, tmp_path: Path) -> None:
     broker = MemoryBroker()
     async with log_at(tmp_path) as store:
         cursor = cursor_file_of(store.path)
@@ -140,7 +138,7 @@ async def test_another_log_is_sent_from_its_first_line_under_an_id_of_its_own(
     assert len({message.headers["at_log"] for message in await on_bus(broker)}) == 2
 
 
-async def test_the_id_of_a_log_is_on_disk_before_the_first_line_is_sent(tmp_path: Path) -> None:
+async def test_log_id_is_stored_before_sending(tmp_path: Path) -> None:
     async with log_at(tmp_path) as store:
         cursor = cursor_file_of(store.path)
         broker = Watching(cursor)
@@ -150,7 +148,7 @@ async def test_the_id_of_a_log_is_on_disk_before_the_first_line_is_sent(tmp_path
     assert json.loads(broker.seen[0])["log_id"] == outbox.cursor.log_id
 
 
-async def test_a_line_that_is_too_large_is_left_out_and_counted_and_its_neighbours_are_sent() -> None:
+async def test_oversized_line_is_skipped_and_counted() -> None:
     store, broker = MemoryInteractionStore(), MemoryBroker(max_message_bytes=1000)
     for number in range(9):
         await store.record(event(id=f"event-{number}", body={"text": "x" * (9000 if number == 4 else 1)}))
@@ -163,7 +161,7 @@ async def test_a_line_that_is_too_large_is_left_out_and_counted_and_its_neighbou
     assert (lag.lines, lag.left_out) == (0, 1)
 
 
-async def test_the_end_waits_for_a_bus_that_is_away_within_a_bound_and_leaves_the_rest_to_the_next(
+async def test_outbox_close_is_bounded_during_outage(
     tmp_path: Path,
 ) -> None:
     broker = Away()
@@ -185,7 +183,7 @@ async def test_the_end_waits_for_a_bus_that_is_away_within_a_bound_and_leaves_th
     assert [message.headers["ce_id"] for message in await on_bus(broker)] == ["kept"]
 
 
-async def test_a_cursor_that_cannot_be_written_is_an_error_before_the_first_line_and_a_copy_afterwards(
+async def test_unwritable_cursor_raises_only_at_open(
     tmp_path: Path,
 ) -> None:
     store, broker, folder = MemoryInteractionStore(), MemoryBroker(), tmp_path / "gone"
@@ -203,7 +201,7 @@ async def test_a_cursor_that_cannot_be_written_is_an_error_before_the_first_line
 
 
 @pytest.mark.parametrize("closed", ["bus", "log"])
-async def test_a_bus_or_a_log_that_is_closed_ends_the_sending_and_nothing_else(closed: str) -> None:
+async def test_closed_bus_or_log_ends_sending(closed: str) -> None:
     store, broker = MemoryInteractionStore(), MemoryBroker()
     async with asyncio.timeout(2), streaming(store, broker, None) as outbox:
         await outbox.reached(await store.record(event()))
@@ -223,7 +221,7 @@ class Failing(MemoryInteractionStore):
         yield
 
 
-async def test_a_log_that_fails_is_said_and_waited_for_no_longer() -> None:
+async def test_log_failure_ends_the_wait() -> None:
     async with asyncio.timeout(2), streaming(Failing(), MemoryBroker(), None) as outbox:
         assert "the disk is gone" in await _unstreamed(outbox, 1)
 
@@ -240,7 +238,7 @@ class Foreign(MemoryInteractionStore):
                 ]
 
 
-async def test_a_line_that_is_no_record_known_here_is_left_out() -> None:
+async def test_unknown_record_is_skipped() -> None:
     store, broker = Foreign(), MemoryBroker()
     for _ in range(3):
         await store.record(event())

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
 
 
 @pytest.mark.soak
-async def test_every_line_is_there_and_in_order_when_kafka_was_killed_and_is_back(
+async def test_lines_stay_ordered_through_kafka_restart(
     own_kafka: KafkaService,
 ) -> None:
     servers, store = await asyncio.to_thread(lambda: own_kafka.bootstrap_servers), MemoryInteractionStore()

@@ -1,4 +1,4 @@
-"""Phases 5 and 6 of the parsers' test plan, test by test under its name: through the real loop, on a scripted model."""
+"""Phases 5 and 6 of the parsers' test plan: through the real loop, on a scripted model."""
 
 from decimal import Decimal
 
@@ -19,7 +19,7 @@ async def run(desk: MemoryGateway, envelope: LLMEnvelope) -> LLMInteraction:
     return await desk.runner.run(envelope)
 
 
-async def test_instructor_parser_end_to_end_with_a_scripted_model() -> None:
+async def test_instructor_parser_end_to_end() -> None:
     last = await run(gateway([GOOD]), asking(model=PROMPTED).build())
 
     assert last.result.success
@@ -40,7 +40,7 @@ async def test_structured_logprobs_parser_end_to_end() -> None:
     )
 
 
-async def test_the_runner_catches_parser_exception_and_returns_failure_reason() -> None:
+async def test_runner_turns_parser_exception_into_failure() -> None:
     desk = gateway([BROKEN])
 
     last = await run(desk, asking("execution", model=NATIVE).build())
@@ -78,7 +78,7 @@ async def test_different_models_produce_valid_structured_output() -> None:
     assert len({result.reading.parser for result in results if result.reading}) == 2
 
 
-async def test_parsing_failures_counted_as_failures_of_their_calls() -> None:
+async def test_parsing_failures_fail_their_calls() -> None:
     desk = gateway(lambda request: BROKEN if request.envelope.context["symbol"] == "B" else GOOD)
 
     results = [(await run(desk, asking("planning", symbol=symbol).build())).result for symbol in "ABC"]

@@ -37,7 +37,7 @@ class Raising(MemoryInteractionStore):
         return await super().store(interaction)
 
 
-async def test_a_handler_that_raises_does_not_disturb_its_fifteen_neighbours() -> None:
+async def test_raising_handler_does_not_disturb_neighbours() -> None:
     desk = gateway(lambda _request: GOOD, store=Raising(), workers=16)
 
     async with running(desk) as client, asyncio.TaskGroup() as group:
@@ -59,7 +59,7 @@ class Broken(RecordedAnswers):
         raise RuntimeError("a bug in an adapter")
 
 
-async def test_what_raises_comes_again_and_then_becomes_a_dead_letter_with_its_bytes() -> None:
+async def test_repeated_failure_becomes_dead_letter() -> None:
     desk = gateway(lambda _request: GOOD, recorded=Broken([]))
     envelope = asking(n=7).build()
 
@@ -82,9 +82,7 @@ async def test_what_raises_comes_again_and_then_becomes_a_dead_letter_with_its_b
         (b'"budget":{', b'"budget":{"max_lots":1,', "unknown_restriction"),
     ],
 )
-async def test_an_unreadable_message_is_buried_and_its_caller_is_told(
-    old: bytes, new: bytes, reason: str
-) -> None:
+async def test_unreadable_message_is_dead_lettered_and_reported(old: bytes, new: bytes, reason: str) -> None:
     desk = gateway([])
     envelope = asking().build()
 
@@ -120,7 +118,7 @@ class _Spoilt:
         await self._broker.publish(topic, spoilt)  # type: ignore[arg-type]  # a topic
 
 
-async def test_a_message_over_the_limit_is_not_taken_by_the_bus() -> None:
+async def test_oversized_envelope_is_rejected() -> None:
     desk = gateway([])
     envelope = asking(text="x" * (1 << 20)).build()
 
@@ -129,7 +127,7 @@ async def test_a_message_over_the_limit_is_not_taken_by_the_bus() -> None:
             await client.ask(envelope)
 
 
-async def test_a_delivery_that_comes_twice_is_answered_and_paid_for_once() -> None:
+async def test_redelivered_envelope_is_paid_once() -> None:
     provider = ScriptedProvider(lambda _request: GOOD)
     desk = gateway(provider)
     envelope = asking().build()
@@ -156,7 +154,7 @@ class Held(MemoryInteractionStore):
         return await super().record(event)
 
 
-async def test_a_pool_that_is_stopped_leaves_events_to_another_one_that_has_the_first_of_their_key() -> None:
+async def test_stopped_pool_leaves_events_to_another() -> None:
     broker, store = MemoryBroker(), Held()
     goes_on, stops = (gateway([], broker=broker, store=store).pool for _ in range(2))
     for number in range(6):
@@ -175,7 +173,7 @@ async def test_a_pool_that_is_stopped_leaves_events_to_another_one_that_has_the_
     assert (goes_on.statistics().events, stops.statistics().events) == (6, 0)
 
 
-async def test_events_that_were_published_before_the_stop_are_kept() -> None:
+async def test_events_published_before_stop_are_kept() -> None:
     desk = gateway([])
     events = [event(id=f"e-{number}", trace_id="t") for number in range(50)]
 
@@ -188,7 +186,7 @@ async def test_events_that_were_published_before_the_stop_are_kept() -> None:
     assert desk.pool.statistics().events == 50
 
 
-async def test_an_unreadable_event_is_buried_and_the_next_one_kept() -> None:
+async def test_unreadable_event_is_dead_lettered() -> None:
     desk = gateway([])
     good = event()
     message = event_message(good)
@@ -221,7 +219,7 @@ class FullAfter(MemoryInteractionStore):
         return await super().record(event)
 
 
-async def test_a_log_that_cannot_be_written_stops_the_pool_and_acknowledges_nothing_more() -> None:
+async def test_unwritable_log_stops_the_pool() -> None:
     desk = gateway(lambda _request: GOOD, store=FullAfter(2), workers=1)
     for number in range(5):
         await publish(desk, asking(n=number).build())
@@ -236,7 +234,7 @@ async def test_a_log_that_cannot_be_written_stops_the_pool_and_acknowledges_noth
     assert sum(each.waiting + each.in_flight for each in statistics.backlogs if each.topic == lane) == 3
 
 
-async def test_an_event_that_cannot_be_kept_stops_the_pool_too() -> None:
+async def test_unwritable_event_stops_the_pool() -> None:
     desk = gateway([], store=FullAfter(0))
     await desk.broker.publish(EVENTS, event_message(event()))
 
@@ -244,7 +242,7 @@ async def test_an_event_that_cannot_be_kept_stops_the_pool_too() -> None:
         await desk.pool.run()
 
 
-async def test_a_stop_finishes_what_is_under_way_and_leaves_the_rest() -> None:
+async def test_stop_finishes_only_running_calls() -> None:
     started, release = asyncio.Event(), asyncio.Event()
 
     class Slow(ScriptedProvider):
@@ -270,7 +268,7 @@ async def test_a_stop_finishes_what_is_under_way_and_leaves_the_rest() -> None:
     assert desk.pool.statistics().finished == 1
 
 
-async def test_a_pool_that_was_stopped_before_it_ran_takes_nothing() -> None:
+async def test_early_stop_takes_no_delivery() -> None:
     desk = gateway([GOOD])
     await publish(desk, asking().build())
     desk.pool.stop()
@@ -281,6 +279,6 @@ async def test_a_pool_that_was_stopped_before_it_ran_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, -1])
-async def test_a_pool_needs_a_worker(workers: int) -> None:
+async def test_pool_requires_a_worker(workers: int) -> None:
     with pytest.raises(ValueError, match="Allowed: 1 or more"):
         gateway([], workers=workers)

@@ -57,7 +57,7 @@ async def letters(desk: MemoryGateway) -> list[Any]:
     return found
 
 
-async def test_who_asks_the_same_envelope_again_gets_the_same_answer_and_nothing_is_paid_twice() -> None:
+async def test_repeated_ask_returns_same_answer() -> None:
     provider = ScriptedProvider(lambda _request: GOOD)
     desk = gateway(provider)
     envelope = asking().build()
@@ -71,7 +71,7 @@ async def test_who_asks_the_same_envelope_again_gets_the_same_answer_and_nothing
     assert len(provider.requests) == 1
 
 
-async def test_two_who_ask_the_same_envelope_at_once_are_both_answered() -> None:
+async def test_concurrent_duplicate_asks_are_both_answered() -> None:
     desk = gateway(lambda _request: GOOD)
     envelope = asking().build()
 
@@ -97,7 +97,7 @@ class BreaksOnce(MemoryBroker):
         await super().publish(topic, message)
 
 
-async def test_an_answer_that_was_kept_and_not_told_is_told_from_the_log() -> None:
+async def test_unsent_answer_is_sent_from_log() -> None:
     provider = ScriptedProvider(lambda _request: GOOD)
     desk = gateway(provider, broker=BreaksOnce())
     envelope = asking().build()
@@ -111,7 +111,7 @@ async def test_an_answer_that_was_kept_and_not_told_is_told_from_the_log() -> No
     assert len(provider.requests) == 1
 
 
-async def test_an_answer_that_is_much_larger_than_its_envelope_may_be_is_told() -> None:
+async def test_large_answer_reaches_the_caller() -> None:
     text = '{"action":"buy","size":1,"why":"' + "x" * (1 << 20) + '"}'
     desk = gateway(lambda _request: text)
     envelope = asking(text="x" * 1_000_000).build()
@@ -122,7 +122,7 @@ async def test_an_answer_that_is_much_larger_than_its_envelope_may_be_is_told() 
     assert isinstance(answer, LLMInteraction)
 
 
-async def test_an_attempt_that_another_run_has_sent_is_not_settled_and_its_caller_is_told() -> None:
+async def test_attempt_sent_elsewhere_is_not_settled() -> None:
     provider = Holding()
     desk = gateway(provider)
     envelope = asking().build()
@@ -147,7 +147,7 @@ async def test_an_attempt_that_another_run_has_sent_is_not_settled_and_its_calle
     assert kept[0].result.cost_nusd == desk.ledger.statistics().charged_nusd > 0
 
 
-async def test_another_envelope_with_the_same_id_is_refused_and_only_its_sender_is_told() -> None:
+async def test_conflicting_envelope_id_is_refused() -> None:
     provider = Holding()
     desk = gateway(provider)
     one = asking(n=1).build()
@@ -165,7 +165,7 @@ async def test_another_envelope_with_the_same_id_is_refused_and_only_its_sender_
     assert len(provider.requests) == 1
 
 
-async def test_tenants_do_not_see_each_others_ids() -> None:
+async def test_tenants_have_separate_envelope_ids() -> None:
     provider = ScriptedProvider(lambda _request: GOOD)
     desk = gateway(provider)
     one = asking().build()
@@ -182,9 +182,7 @@ async def test_tenants_do_not_see_each_others_ids() -> None:
 
 
 @pytest.mark.parametrize("is_another", [False, True])
-async def test_what_an_earlier_process_has_on_record_is_answered_or_refused_before_it_is_paid(
-    *, is_another: bool
-) -> None:
+async def test_recorded_envelope_is_never_paid_again(*, is_another: bool) -> None:
     provider = ScriptedProvider(lambda _request: GOOD)
     before = gateway(provider)
     asked = asking(n=1).build()
@@ -205,7 +203,7 @@ async def test_what_an_earlier_process_has_on_record_is_answered_or_refused_befo
         assert second == first
 
 
-async def test_a_worker_waits_for_a_claim_without_spinning() -> None:
+async def test_worker_waits_for_claim_without_spinning() -> None:
     class Counting(MemoryClaimStore):
         claims = 0
 
@@ -232,7 +230,7 @@ async def test_a_worker_waits_for_a_claim_without_spinning() -> None:
     assert len(provider.requests) == 1
 
 
-async def test_a_stop_does_not_wait_for_a_claim() -> None:
+async def test_stop_does_not_wait_for_claim() -> None:
     provider, claims = Holding(), MemoryClaimStore()
     desk = gateway(provider, claims=claims)
     envelope = asking().build()
@@ -248,7 +246,7 @@ async def test_a_stop_does_not_wait_for_a_claim() -> None:
     assert (backlog.waiting, backlog.in_flight) == (1, 0)
 
 
-async def test_a_stop_ends_the_wait_for_a_retry_and_the_caller_is_told() -> None:
+async def test_stop_ends_wait_for_retry() -> None:
     asked = asyncio.Event()
 
     def busy(_request: ModelRequest) -> ProviderError:
@@ -291,7 +289,7 @@ class Particular(MemoryInteractionStore):
         return await super().record(event)
 
 
-async def test_a_record_that_cannot_be_kept_is_buried_and_the_log_goes_on() -> None:
+async def test_unrecordable_record_is_dead_lettered() -> None:
     provider = ScriptedProvider(lambda _request: GOOD)
     desk = gateway(provider, store=Particular())
     good = event()
@@ -311,7 +309,7 @@ async def test_a_record_that_cannot_be_kept_is_buried_and_the_log_goes_on() -> N
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"12345678901234567890123456"])
-async def test_an_event_that_no_log_can_spell_stops_nobody(number: bytes) -> None:
+async def test_unencodable_event_is_dead_lettered(number: bytes) -> None:
     desk = gateway([])
     odd, good = event(body={"close": 42}), event()
     message = event_message(odd)
@@ -334,7 +332,7 @@ class Narrow(MemoryBroker):
         await super().publish(topic, message)
 
 
-async def test_a_dead_letter_that_is_too_large_is_sent_small() -> None:
+async def test_oversized_dead_letter_is_shortened() -> None:
     desk = gateway([], broker=Narrow())
     envelope: LLMEnvelope = asking(text="x" * 50_000).build()
     message = envelope_message(envelope)
@@ -348,7 +346,7 @@ async def test_a_dead_letter_that_is_too_large_is_sent_small() -> None:
     assert (letter.reason, letter.raw_size, letter.is_replayable) == ("decode", len(broken.value), False)
 
 
-async def test_a_dead_letter_that_cannot_be_sent_at_all_stops_nobody() -> None:
+async def test_failed_dead_letter_blocks_no_call() -> None:
     class Deaf(MemoryBroker):
         async def publish(self, topic: Topic[Any], message: Message) -> None:
             if topic is DEAD_LETTERS:
@@ -364,7 +362,7 @@ async def test_a_dead_letter_that_cannot_be_sent_at_all_stops_nobody() -> None:
     assert isinstance(answer, LLMInteraction)
 
 
-async def test_what_is_told_again_is_marked_as_final() -> None:
+async def test_repeated_reply_is_marked_final() -> None:
     desk = gateway(lambda _request: GOOD)
     envelope = asking().build()
     async with running(desk) as client:

@@ -26,7 +26,7 @@ from tests.worker.running import running
 from tests.worker.ticking import Turning
 
 
-async def test_claims_that_cannot_be_reached_are_waited_for() -> None:
+async def test_pool_waits_for_unreachable_claims() -> None:
     class AwayOnce(MemoryClaimStore):
         is_away = True
 
@@ -46,9 +46,7 @@ async def test_claims_that_cannot_be_reached_are_waited_for() -> None:
     assert AWAY_S in clock.slept
 
 
-async def test_a_claim_that_is_lost_while_the_provider_answers_is_served_again_and_the_late_answer_is_charged() -> (
-    None
-):
+async def test_claim_lost_during_call_is_retried() -> None:
     class LostOnce(MemoryClaimStore):
         is_lost = True
 
@@ -90,7 +88,7 @@ class Away(MemoryBroker):
 
 
 @pytest.mark.parametrize("error", [NO_BROKER, FULL])
-async def test_an_answer_whose_bus_is_away_or_full_is_sent_when_it_is_back_however_long_that_takes(
+async def test_answer_survives_bus_outage(
     error: BusError,
 ) -> None:
     clock = Turning(START)
@@ -107,7 +105,7 @@ async def test_an_answer_whose_bus_is_away_or_full_is_sent_when_it_is_back_howev
 
 @pytest.mark.timeout(5)
 @pytest.mark.parametrize("error", [NO_BROKER, FULL])
-async def test_a_message_whose_dead_letter_the_bus_does_not_take_now_is_not_acknowledged_without_one(
+async def test_dead_letter_survives_bus_outage(
     error: BusError,
 ) -> None:
     clock = Turning(START)
@@ -124,7 +122,7 @@ async def test_a_message_whose_dead_letter_the_bus_does_not_take_now_is_not_ackn
     assert desk.pool.statistics().dead_letters == 1
 
 
-async def test_a_dead_letter_that_waits_for_the_bus_says_why_its_message_was_given_up() -> None:
+async def test_delayed_dead_letter_keeps_original_reason() -> None:
     class Unrecordable(MemoryInteractionStore):
         async def store(self, interaction: LLMInteraction) -> int:
             raise RecordError(interaction.interaction_id, "has no JSON spelling")
@@ -141,7 +139,7 @@ async def test_a_dead_letter_that_waits_for_the_bus_says_why_its_message_was_giv
     assert (letter.reason, "has no JSON spelling" in letter.detail) == ("unrecordable", True)
 
 
-async def test_an_answer_is_not_given_up_because_the_ledger_cannot_be_told_of_it_for_long() -> None:
+async def test_answer_survives_long_ledger_outage() -> None:
     class AwayForLong(MemoryLedger):
         times = 10
 
@@ -172,7 +170,7 @@ AWAY_OR_LOST = [
 
 
 @pytest.mark.parametrize("error", AWAY_OR_LOST, ids=lambda error: type(error).__name__)
-async def test_what_is_no_fault_of_a_delivery_does_not_count_towards_its_dead_letter(
+async def test_outages_do_not_count_as_failures(
     error: Exception,
 ) -> None:
     class Failing(MemoryClaimStore):
@@ -193,7 +191,7 @@ async def test_what_is_no_fault_of_a_delivery_does_not_count_towards_its_dead_le
     assert (desk.pool.statistics().given_back, desk.pool.statistics().dead_letters) == (2, 0)
 
 
-async def test_the_claim_of_an_attempt_that_is_taken_is_free_again_where_its_end_cannot_be_read() -> None:
+async def test_unreadable_end_releases_the_claim() -> None:
     class Unreadable(MemoryInteractionStore):
         async def get_by_envelope_id(self, envelope_id: str, *, tenant: str | None = None) -> Any:
             raise RecordError(envelope_id, "has no JSON spelling")

@@ -55,7 +55,7 @@ async def letters(desk: MemoryGateway) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     "signer", [None, FORGER, Signer("desk-b", KEY)], ids=["unsigned", "forged", "unknown"]
 )
-async def test_who_has_not_proved_it_gets_no_decision_and_nothing_is_sent(signer: Signer | None) -> None:
+async def test_unproven_sender_gets_no_decision(signer: Signer | None) -> None:
     desk = proving()
 
     async with (
@@ -72,7 +72,7 @@ async def test_who_has_not_proved_it_gets_no_decision_and_nothing_is_sent(signer
     assert [entry async for entry in desk.store.scan()] == []
 
 
-async def test_an_envelope_that_was_changed_after_it_was_signed_is_buried() -> None:
+async def test_tampered_envelope_is_dead_lettered() -> None:
     desk = proving()
     signed = SIGNER.sign(envelope_message(asking().build()))
     changed = Message(signed.key, signed.value.replace(b"Advise.", b"Advice."), signed.headers)
@@ -86,7 +86,7 @@ async def test_an_envelope_that_was_changed_after_it_was_signed_is_buried() -> N
     assert letter.reason == "signature"
 
 
-async def test_who_has_proved_it_is_answered_and_its_events_are_kept() -> None:
+async def test_signed_sender_is_answered_and_recorded() -> None:
     desk = proving()
     fact = event()
 
@@ -105,7 +105,7 @@ async def test_who_has_proved_it_is_answered_and_its_events_are_kept() -> None:
     assert desk.pool.statistics().dead_letters == 0
 
 
-async def test_an_event_of_nobody_is_not_kept() -> None:
+async def test_unsigned_or_forged_event_is_rejected() -> None:
     desk = proving()
     await desk.broker.publish(EVENTS, event_message(event()))
     await desk.broker.publish(EVENTS, FORGER.sign(event_message(event())))
@@ -118,7 +118,7 @@ async def test_an_event_of_nobody_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("principal", ["desk-a", "desk-b"])
-async def test_who_has_proved_it_is_whom_the_policy_judges(principal: str) -> None:
+async def test_policy_uses_the_signing_principal(principal: str) -> None:
     policy = Policy({"desk-a": Principal(tenants=("default",), models=("scripted/*",))})
     desk = gateway(lambda _request: GOOD, policy=policy)
     desk = with_pool(desk, verifier=Verifier({principal: (KEY,)}), principal="desk-a")
@@ -135,7 +135,7 @@ async def test_who_has_proved_it_is_whom_the_policy_judges(principal: str) -> No
 
 
 @pytest.mark.parametrize("principal", ["desk-a", ""])
-async def test_without_proofs_the_pools_own_principal_is_judged(principal: str) -> None:
+async def test_unsigned_pool_uses_configured_principal(principal: str) -> None:
     policy = Policy({"desk-a": Principal(tenants=("default",), models=("scripted/*",))})
     desk = with_pool(gateway(lambda _request: GOOD, policy=policy), principal=principal)
 
@@ -146,7 +146,7 @@ async def test_without_proofs_the_pools_own_principal_is_judged(principal: str) 
     assert answer.result.actionable is bool(principal)
 
 
-async def test_what_was_ordered_before_the_start_holds_for_the_first_delivery() -> None:
+async def test_earlier_halt_stops_first_delivery() -> None:
     board = MemoryControlStore()
     await execute_command(
         board, "default", AddHalt(HaltScope.AGENT, "adviser-1"), by="ann", why="odd", at=START
@@ -170,7 +170,7 @@ async def test_what_was_ordered_before_the_start_holds_for_the_first_delivery() 
     assert provider.requests == []
 
 
-async def test_a_halt_during_a_call_ends_it_within_a_second() -> None:
+async def test_halt_ends_call_within_a_second() -> None:
     board = MemoryControlStore()
     started = asyncio.Event()
 
@@ -197,7 +197,7 @@ async def test_a_halt_during_a_call_ends_it_within_a_second() -> None:
     assert len(await events(desk, "operator.commanded")) == 1
 
 
-async def test_the_last_status_says_that_the_pool_has_ended() -> None:
+async def test_last_status_reports_pool_end() -> None:
     statuses = MemoryStatusFeed()
     desk = gateway([GOOD], limits=[tenant(10**12)])
     desk = with_pool(desk, upkeep=upkeep(desk, statuses=statuses))
@@ -221,7 +221,7 @@ class FullForEvents(MemoryInteractionStore):
 
 
 @pytest.mark.parametrize("when", ["at the start", "later"])
-async def test_an_order_that_cannot_be_put_on_record_stops_the_pool(when: str) -> None:
+async def test_unrecordable_command_stops_the_pool(when: str) -> None:
     board, store = MemoryControlStore(), FullForEvents()
     desk = gateway([GOOD], store=store)
     desk = with_pool(desk, upkeep=upkeep(desk, board=board, wall=SystemClock()))
@@ -245,7 +245,7 @@ async def _ends_with_the_log(desk: MemoryGateway) -> str:
     return caught.value.reason
 
 
-async def test_a_bug_in_the_upkeep_is_said_and_stops_nobody() -> None:
+async def test_housekeeping_error_is_logged_and_survived() -> None:
     class Broken(MemoryControlStore):
         looks = 0
         has_gone_on = asyncio.Event()
@@ -274,7 +274,7 @@ async def test_a_bug_in_the_upkeep_is_said_and_stops_nobody() -> None:
     assert "a bug in an adapter" in errors[0]["error"]
 
 
-async def test_an_id_that_somebody_has_taken_does_not_end_the_pool() -> None:
+async def test_record_conflict_does_not_end_pool() -> None:
     board = MemoryControlStore()
     ordered = await execute_command(
         board, "default", AddHalt(HaltScope.AGENT, "a"), by="ann", why="odd", at=START
@@ -290,7 +290,7 @@ async def test_an_id_that_somebody_has_taken_does_not_end_the_pool() -> None:
     assert answer.result.actionable
 
 
-async def test_nothing_runs_before_it_is_known_what_is_halted() -> None:
+async def test_unread_controls_halt_all_calls() -> None:
     class Away(MemoryControlStore):
         is_away = True
         was_read = asyncio.Event()
@@ -334,7 +334,7 @@ FORGED = [
 
 
 @pytest.mark.parametrize(("signer", "topic", "junk"), FORGED)
-async def test_what_somebody_else_sends_under_the_id_of_a_call_does_not_answer_it(
+async def test_forged_message_does_not_answer_call(
     signer: Signer | None, topic: Topic[Any], junk: bytes | None
 ) -> None:
     started, go = asyncio.Event(), asyncio.Event()
@@ -368,7 +368,7 @@ async def test_what_somebody_else_sends_under_the_id_of_a_call_does_not_answer_i
         assert (letter.reason, letter.envelope_id, letter.trace_id) == ("signature", "", "")
 
 
-async def test_the_letter_of_a_refused_event_names_no_call() -> None:
+async def test_refused_event_letter_names_no_call() -> None:
     desk = with_pool(gateway([]))
     refused = event_message(event("operator.commanded", id="the-id-of-a-call"))
     await desk.broker.publish(EVENTS, refused)

@@ -63,7 +63,7 @@ class Watched(MemoryLimiter):
 
 @pytest.mark.parametrize("clock", [SimClock(START), SystemClock()], ids=["simulated", "real"])
 @pytest.mark.parametrize("limits", [[ONE_CALL], []], ids=["parked", "slow"])
-async def test_an_execution_is_answered_behind_forty_analyses(clock: Clock, limits: list[Limit]) -> None:
+async def test_execution_is_answered_despite_many_analyses(clock: Clock, limits: list[Limit]) -> None:
     slow = Slow()
     desk = gateway(slow, limits=limits, clock=clock, workers=WORKERS)
     began, since = desk.clock.now(), SystemClock().monotonic()
@@ -86,7 +86,7 @@ async def test_an_execution_is_answered_behind_forty_analyses(clock: Clock, limi
         assert clock.now() == began
 
 
-async def test_at_one_model_the_next_place_is_an_executions() -> None:
+async def test_next_model_slot_goes_to_execution() -> None:
     slow = Slow()
     limiter = Watched({MODEL: RateLimits(concurrent=1)})
     limiter.queued = asyncio.Event()
@@ -105,7 +105,7 @@ async def test_at_one_model_the_next_place_is_an_executions() -> None:
     assert before == 1
 
 
-async def test_a_flood_of_one_workflow_keeps_no_other_one_waiting_for_a_slot() -> None:
+async def test_workflow_flood_does_not_block_others() -> None:
     slow = Slow()
     slow.may_answer.set()
     desk = gateway(slow, workers=1)

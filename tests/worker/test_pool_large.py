@@ -14,7 +14,7 @@ SMALL_BUS = 20_000
 
 
 @pytest.mark.parametrize("workflow", ["general", "execution"])
-async def test_an_answer_too_large_for_the_bus_is_on_record_paid_once_and_its_caller_is_told(
+async def test_oversized_answer_is_recorded_and_reported(
     workflow: str,
 ) -> None:
     provider = ScriptedProvider([LARGE] if workflow == "execution" else [LARGE, LARGE, LARGE])
@@ -33,7 +33,7 @@ async def test_an_answer_too_large_for_the_bus_is_on_record_paid_once_and_its_ca
     assert (desk.pool.statistics().dead_letters, desk.pool.statistics().given_back) == (1, 0)
 
 
-async def test_the_session_goes_on_after_a_first_answer_that_the_bus_does_not_take() -> None:
+async def test_session_continues_after_oversized_answer() -> None:
     provider = ScriptedProvider([LARGE, GOOD, GOOD])
     desk = gateway(provider, broker=MemoryBroker(max_message_bytes=SMALL_BUS))
 
@@ -47,7 +47,7 @@ async def test_the_session_goes_on_after_a_first_answer_that_the_bus_does_not_ta
     assert other.result.success
 
 
-async def test_what_was_read_of_an_answer_that_was_cut_off_is_on_record_and_charged() -> None:
+async def test_truncated_answer_is_recorded_and_charged() -> None:
     cut = ProviderError(FailureKind.TRUNCATED, "cut off after 4 bytes", sent=True, text="half")
     provider = ScriptedProvider([cut])
     desk = gateway(provider)

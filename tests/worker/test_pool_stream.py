@@ -49,7 +49,7 @@ def waiting(desk: MemoryGateway) -> int:
     return sum(each.waiting + each.in_flight for each in desk.broker.statistics().backlogs)
 
 
-async def test_a_delivery_is_answered_and_acknowledged_when_its_last_line_is_on_the_stream() -> None:
+async def test_delivery_is_acknowledged_after_last_line() -> None:
     stream = Stream()
     desk = gateway(lambda _: GOOD, stream=stream)
     envelope = asking().build()
@@ -68,7 +68,7 @@ async def test_a_delivery_is_answered_and_acknowledged_when_its_last_line_is_on_
     assert waiting(desk) == 0
 
 
-async def test_an_event_is_acknowledged_when_it_is_on_the_stream() -> None:
+async def test_event_is_acknowledged_after_streaming() -> None:
     stream = Stream()
     desk = gateway(stream=stream)
 
@@ -82,7 +82,7 @@ async def test_an_event_is_acknowledged_when_it_is_on_the_stream() -> None:
     assert (before, waiting(desk)) == (1, 0)
 
 
-async def test_a_stop_ends_though_an_event_in_hand_does_not_come_on_the_stream() -> None:
+async def test_stop_gives_up_unstreamed_event() -> None:
     stream = Stream()
     desk = gateway(stream=stream)
 
@@ -94,7 +94,7 @@ async def test_a_stop_ends_though_an_event_in_hand_does_not_come_on_the_stream()
     assert stream.lines == [1]  # it was not taken again
 
 
-async def test_a_stop_gives_the_wait_up_and_the_next_worker_answers_without_another_call() -> None:
+async def test_next_worker_answers_without_new_call() -> None:
     broker, store, claims, stream = MemoryBroker(), MemoryInteractionStore(), MemoryClaimStore(), Stream()
     desk = gateway([GOOD], broker=broker, store=store, claims=claims, stream=stream)
     envelope = asking().build()

@@ -20,7 +20,7 @@ def event(kind: str = "order.sent", **more: Any) -> Event:
 @pytest.mark.parametrize(
     "kind", ["operator.commanded", "ledger.checkpointed", "budget.threshold_reached", "attempt.dispatched"]
 )
-def test_what_only_workers_make_is_not_taken_from_the_bus(kind: str) -> None:
+def test_worker_event_from_bus_is_refused(kind: str) -> None:
     with pytest.raises(UndeliverableError, match="only workers may send events of kind"):
         ProducerAcl().check_event("", event(kind))
 
@@ -28,12 +28,12 @@ def test_what_only_workers_make_is_not_taken_from_the_bus(kind: str) -> None:
 @pytest.mark.parametrize(
     "senders", [ProducerAcl(), ProducerAcl(policy=Policy())], ids=["no policy", "rates alone"]
 )
-def test_without_principals_everybody_may_record_for_every_tenant(senders: ProducerAcl) -> None:
+def test_everyone_may_record_without_principals(senders: ProducerAcl) -> None:
     senders.check_event("anybody", event(tenant_id="other"))
     senders.check_tenant("anybody", "other")
 
 
-def test_with_a_policy_each_records_for_tenants_of_their_own() -> None:
+def test_policy_limits_events_to_own_tenants() -> None:
     ProducerAcl(policy=POLICY).check_event("desk-a", event())
 
     for principal, tenant, why in (

@@ -40,7 +40,7 @@ async def left_claims() -> MemoryClaimStore:
     return claims
 
 
-async def test_an_attempt_that_may_have_been_sent_is_in_doubt_and_what_nobody_runs_is_counted() -> None:
+async def test_recovery_marks_sent_attempts_in_doubt() -> None:
     ledger = MemoryLedger()
     sent, unsent, answered = (ask(30, key=key) for key in ("sent", "unsent", "answered"))
     for wanted in (sent, unsent):
@@ -64,7 +64,7 @@ async def test_an_attempt_that_may_have_been_sent_is_in_doubt_and_what_nobody_ru
     assert logs[1]["envelopes"] == ["e-0", "e-1", "e-2"]
 
 
-async def test_what_cannot_be_reached_at_a_start_is_said_and_keeps_no_worker_from_starting() -> None:
+async def test_unreachable_stores_do_not_stop_recovery() -> None:
     class Away(MemoryClaimStore):
         async def left(self, tenant: str) -> Sequence[AbandonedClaim]:
             raise ClaimStoreUnavailableError("connection refused")
@@ -79,14 +79,14 @@ async def test_what_cannot_be_reached_at_a_start_is_said_and_keeps_no_worker_fro
     assert [entry["event"] for entry in logs] == ["attempts_not_recovered", "claims_not_listed"]
 
 
-async def test_a_start_that_finds_nothing_says_nothing() -> None:
+async def test_recovery_without_findings_is_silent() -> None:
     with capture_logs() as logs:
         assert await recover({}, MemoryLedger(), MemoryClaimStore(), ["acme"]) == RecoveryReport()
     assert logs == []
 
 
 @pytest.mark.parametrize("workflow", ["analysis", "execution"])
-async def test_an_answer_that_is_taken_over_past_its_deadline_is_paid_and_is_no_decision(
+async def test_expired_takeover_is_paid_without_decision(
     workflow: str,
 ) -> None:
     fleet = Fleet()

@@ -64,7 +64,7 @@ async def server(redis_url: str) -> AsyncIterator[Server]:
         yield Server(redis_url, opened)
 
 
-async def test_a_key_has_one_owner_among_all_processes(server: Server) -> None:
+async def test_key_has_single_owner_across_processes(server: Server) -> None:
     one, two = await server.process("one"), await server.process("two")
     claim = await taken(one)
     assert await two.claim(KEY, "one") == Busy()
@@ -74,7 +74,7 @@ async def test_a_key_has_one_owner_among_all_processes(server: Server) -> None:
     assert await one.claim(KEY, "one") == Busy()
 
 
-async def test_what_a_process_holds_is_free_when_its_lease_is_over_and_it_is_fenced(server: Server) -> None:
+async def test_expired_claim_is_free_and_fenced(server: Server) -> None:
     one, two = await server.process("one"), await server.process("two")
     stale = await taken(one)
     await one.intend(stale, 1, b"sent")
@@ -92,7 +92,7 @@ async def test_what_a_process_holds_is_free_when_its_lease_is_over_and_it_is_fen
     assert await one.claim(KEY, "one") == Finished(b"last")
 
 
-async def test_what_a_closed_process_held_is_free(server: Server) -> None:
+async def test_closed_process_frees_claims(server: Server) -> None:
     one = await server.process("one")
     await taken(one)
     await one.aclose()
@@ -100,7 +100,7 @@ async def test_what_a_closed_process_held_is_free(server: Server) -> None:
     assert isinstance(await (await server.process("two")).claim(KEY, "one"), Claim)
 
 
-async def test_a_claim_is_not_sure_any_more_after_a_gap_in_the_lease(server: Server) -> None:
+async def test_lease_gap_makes_claim_uncertain(server: Server) -> None:
     clock = Moved()
     one = await server.process("one", clock)
     first = await taken(one)
@@ -131,7 +131,7 @@ class Overtaken(RedisClaimStore):
         return found
 
 
-async def test_claims_of_a_new_process_are_sure_in_whatever_order_their_answers_come(server: Server) -> None:
+async def test_claims_hold_despite_reordered_answers(server: Server) -> None:
     store = await asyncio.to_thread(partial(Overtaken, server.url, namespace=server.namespace))
     server._opened.push_async_callback(store.aclose)
 
@@ -142,7 +142,7 @@ async def test_claims_of_a_new_process_are_sure_in_whatever_order_their_answers_
     assert [isinstance(claim, Claim) and store.holds(claim) for claim in claims] == [True, True]
 
 
-async def test_the_lease_is_renewed_while_the_process_lives(server: Server) -> None:
+async def test_lease_is_renewed_while_process_lives(server: Server) -> None:
     clock, two = Moved(), await server.process("two")
     one = await server.process("one", clock)
     claim = await taken(one)
@@ -155,7 +155,7 @@ async def test_the_lease_is_renewed_while_the_process_lives(server: Server) -> N
     assert await two.claim(KEY, "one") == Busy()
 
 
-async def test_a_tenant_of_which_nothing_is_claimed_is_not_renewed_and_a_new_lease_makes_no_old_claim_sure(
+async def test_idle_tenant_lease_is_not_renewed(
     server: Server,
 ) -> None:
     clock, other = Moved(), ClaimKey("default", "e-1")
@@ -174,7 +174,7 @@ async def test_a_tenant_of_which_nothing_is_claimed_is_not_renewed_and_a_new_lea
     assert [one.holds(claim) for claim in (again, released)] == [True, False]
 
 
-async def test_the_owners_of_a_tenant_are_forgotten_some_leases_after_the_last_one_was_heard(
+async def test_owner_key_expires_after_several_leases(
     server: Server,
 ) -> None:
     await taken(await server.process())
@@ -197,7 +197,7 @@ class SideBySide(RedisClaimStore):
 
 
 @pytest.mark.timeout(5)
-async def test_the_leases_of_several_tenants_are_renewed_side_by_side(server: Server) -> None:
+async def test_tenant_leases_are_renewed_concurrently(server: Server) -> None:
     clock = Moved()
     make = partial(SideBySide, server.url, namespace=server.namespace, clock=clock)
     async with aclosing(await asyncio.to_thread(make)) as one:
@@ -210,7 +210,7 @@ async def test_the_leases_of_several_tenants_are_renewed_side_by_side(server: Se
             await server.heard(tenant)
 
 
-async def test_a_claim_whose_answer_was_lost_is_given_again(server: Server) -> None:
+async def test_claim_with_lost_answer_is_reissued(server: Server) -> None:
     one = await server.process("one")
     lost = await taken(one)
     one._held.clear()  # as after a claim whose answer did not come
@@ -220,7 +220,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_again(server: Server) -> N
     await one.finish(lost, lambda: b"")
 
 
-async def test_what_no_living_process_runs_is_listed_by_how_far_it_has_come(server: Server) -> None:
+async def test_abandoned_claims_are_listed_by_state(server: Server) -> None:
     one, two = await server.process("one"), await server.process("two")
     claims = [
         await promises.taken(one, ClaimKey("acme", f"e-{number}")) for number in range(1, len(LEFT_AFTER) + 1)
@@ -237,7 +237,7 @@ async def test_what_no_living_process_runs_is_listed_by_how_far_it_has_come(serv
     assert two.holds(held)
 
 
-async def test_a_server_that_is_away_is_an_error_that_says_so_and_claims_go_on_when_it_is_back(
+async def test_server_outage_raises_and_claims_continue(
     own_redis: RealServer,
 ) -> None:
     store = await asyncio.to_thread(RedisClaimStore, own_redis.url)
@@ -261,9 +261,7 @@ async def test_a_server_that_is_away_is_an_error_that_says_so_and_claims_go_on_w
 
 @pytest.mark.parametrize("workflow", ["analysis", "execution"])
 @pytest.mark.parametrize("step", ["ledger.reserve", "ledger.dispatch", "provider.complete"])
-async def test_an_envelope_whose_deadline_is_over_when_it_is_taken_over_is_not_sent_any_more(
-    step: str, workflow: str, server: Server
-) -> None:
+async def test_takeover_does_not_send_expired_envelope(step: str, workflow: str, server: Server) -> None:
     claims = ServerClaims(server)
     fleet = Fleet(claims=claims)
     delivery = await fleet.delivery(envelope_of(workflow, deadline=START + timedelta(minutes=1)))
@@ -282,14 +280,14 @@ async def test_an_envelope_whose_deadline_is_over_when_it_is_taken_over_is_not_s
     assert charged(await fleet.records()) >= fleet.ledger.statistics().charged_nusd
 
 
-def test_claims_in_memory_and_on_a_server_have_the_same_steps() -> None:
+def test_memory_and_redis_claims_share_methods() -> None:
     def steps(store: type) -> set[str]:
         return {name for name in vars(store) if not name.startswith("_")}
 
     assert steps(MemoryClaimStore) == steps(RedisClaimStore)
 
 
-async def test_the_last_attempt_that_a_claim_keeps_holds_no_known_secret() -> None:
+async def test_kept_attempt_contains_no_secret() -> None:
     secret = "sk-very-long-secret-0123456789"  # noqa: S105 - an example
     claims, broker = SharedClaims(), MemoryBroker()
     desk = gateway(ScriptedProvider([GOOD]), broker=broker)

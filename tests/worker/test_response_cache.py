@@ -52,7 +52,7 @@ def restarted(
     return CallRunner(parts), provider
 
 
-async def test_the_second_who_asks_gets_the_answer_of_the_first_and_pays_nothing() -> None:
+async def test_second_request_gets_first_answer_free() -> None:
     provider = ScriptedProvider([GOOD, OTHER])
     desk = gateway(provider)
     one, two = fixed().build(), fixed().build()
@@ -71,7 +71,7 @@ async def test_the_second_who_asks_gets_the_answer_of_the_first_and_pays_nothing
     assert len(provider.requests) == 1
 
 
-async def test_what_was_served_again_is_on_record_for_who_asked() -> None:
+async def test_cached_answer_is_recorded_per_caller() -> None:
     desk = gateway([GOOD])
     one, two = fixed().build(), fixed().build()
 
@@ -90,7 +90,7 @@ async def test_what_was_served_again_is_on_record_for_who_asked() -> None:
     ],
     ids=["without a moment", "without a level", "pinned"],
 )
-async def test_without_a_moment_or_the_level_nothing_is_frozen_and_the_result_says_so(
+async def test_unrecorded_requests_are_not_cached(
     builder: EnvelopeBuilder,
 ) -> None:
     desk = gateway([GOOD, OTHER])
@@ -101,7 +101,7 @@ async def test_without_a_moment_or_the_level_nothing_is_frozen_and_the_result_sa
     assert results[0].parsed_output != results[1].parsed_output
 
 
-async def test_at_the_deadline_of_who_asked_first_the_request_is_free_again() -> None:
+async def test_cached_answer_expires_at_first_deadline() -> None:
     clock = SimClock(START)
     desk = gateway([GOOD, OTHER], clock=clock)
     (first,) = await run(desk, fixed().with_deadline(DEADLINE).build())
@@ -116,7 +116,7 @@ async def test_at_the_deadline_of_who_asked_first_the_request_is_free_again() ->
     assert (third.served_from, third.raw_output) == ("recorded", OTHER)
 
 
-async def test_who_comes_after_its_own_deadline_is_served_nothing() -> None:
+async def test_expired_request_gets_no_cached_answer() -> None:
     clock = SimClock(START)
     desk = gateway([GOOD], clock=clock)
     await run(desk, fixed().build())
@@ -138,7 +138,7 @@ async def test_who_comes_after_its_own_deadline_is_served_nothing() -> None:
     ],
     ids=["tenant", "occurrence", "moment", "words"],
 )
-async def test_another_tenant_occurrence_or_request_has_an_answer_of_its_own(change: Any) -> None:
+async def test_different_requests_have_separate_answers(change: Any) -> None:
     desk = gateway([GOOD, OTHER])
 
     first, second = await run(desk, fixed().build(), change(fixed()).build())
@@ -146,7 +146,7 @@ async def test_another_tenant_occurrence_or_request_has_an_answer_of_its_own(cha
     assert (first.raw_output, second.raw_output, second.served_from) == (GOOD, OTHER, "live")
 
 
-async def test_what_breaks_a_rule_is_refused_and_not_served() -> None:
+async def test_look_ahead_is_refused_despite_cache() -> None:
     desk = gateway([GOOD])
     await run(desk, fixed().build())
     ahead = fixed().build().model_copy(update={"context_as_of": START + timedelta(seconds=1)})
@@ -157,7 +157,7 @@ async def test_what_breaks_a_rule_is_refused_and_not_served() -> None:
     assert result.failure.category is FailureKind.LOOK_AHEAD
 
 
-async def test_a_failure_is_not_frozen() -> None:
+async def test_failure_is_not_cached() -> None:
     refusal = ModelResponse("", "refusal", Usage(input_tokens=9), "scripted-1")
     desk = gateway([refusal, GOOD])
 
@@ -167,7 +167,7 @@ async def test_a_failure_is_not_frozen() -> None:
     assert (second.served_from, second.actionable) == ("live", True)
 
 
-async def test_an_answer_of_another_model_is_not_frozen() -> None:
+async def test_substituted_model_answer_is_not_cached() -> None:
     other = ModelResponse(GOOD, "end_turn", Usage(output_tokens=9), "scripted-2")
     desk = gateway([other, OTHER])
 
@@ -177,7 +177,7 @@ async def test_an_answer_of_another_model_is_not_frozen() -> None:
     assert (second.served_from, second.raw_output) == ("live", OTHER)
 
 
-async def test_answers_that_were_asked_again_are_served_as_they_came_but_not_what_got_lost() -> None:
+async def test_cache_replays_rejected_answers_without_losses() -> None:
     desk = gateway([timed_out(), "no json", GOOD])
     one, two = fixed().build(), fixed().build()
 
@@ -190,7 +190,7 @@ async def test_answers_that_were_asked_again_are_served_as_they_came_but_not_wha
     assert [result.next_step for result in again] == ["ask_again", "final"]
 
 
-async def test_an_answer_to_a_raised_cap_is_not_taken_for_a_cut_one() -> None:
+async def test_cached_raised_cap_answer_is_complete() -> None:
     cut = ModelResponse('{"a', "max_tokens", Usage(output_tokens=200), "scripted-1")
     long = ModelResponse(GOOD, "end_turn", Usage(output_tokens=300), "scripted-1")
     desk = gateway([cut, long])
@@ -201,7 +201,7 @@ async def test_an_answer_to_a_raised_cap_is_not_taken_for_a_cut_one() -> None:
     assert (second.served_from, second.actionable) == ("recorded", True)
 
 
-async def test_a_replay_of_the_log_gives_each_its_own_record() -> None:
+async def test_replay_returns_each_callers_record() -> None:
     live = gateway([timed_out(), "no json", GOOD])
     envelopes = [fixed().build(), fixed().build()]
     first = await run(live, *envelopes)
@@ -222,7 +222,7 @@ async def logged(lines: Sequence[Any], *envelopes: LLMEnvelope) -> list[LLMInter
     return [kept for envelope in envelopes for kept in await attempts(desk, envelope)]
 
 
-async def test_after_a_restart_the_log_says_what_is_frozen() -> None:
+async def test_log_restores_cache_after_restart() -> None:
     log = await logged([timed_out(), GOOD, OTHER], fixed().build(), asking().with_as_of(START).build())
     runner, provider = restarted(log)
 
@@ -233,7 +233,7 @@ async def test_after_a_restart_the_log_says_what_is_frozen() -> None:
     assert len(provider.requests) == 1
 
 
-async def test_the_very_same_envelope_gets_all_its_attempts_again() -> None:
+async def test_same_envelope_replays_all_attempts() -> None:
     envelope = fixed().build()
     log = await logged([timed_out(), GOOD], envelope)
     runner, provider = restarted(log)
@@ -244,7 +244,7 @@ async def test_the_very_same_envelope_gets_all_its_attempts_again() -> None:
     assert provider.requests == []
 
 
-async def test_of_a_log_the_first_answer_counts_and_what_is_over_does_not() -> None:
+async def test_first_unexpired_logged_answer_is_cached() -> None:
     over = await logged([GOOD], fixed(n=1).with_deadline(DEADLINE).build())
     first, later = [await logged([line], fixed().build()) for line in (GOOD, OTHER)]
     runner, provider = restarted([*over, *first, *later], clock=SimClock(DEADLINE))
@@ -256,7 +256,7 @@ async def test_of_a_log_the_first_answer_counts_and_what_is_over_does_not() -> N
     assert [request.envelope.context for request in provider.requests] == [{"n": 1}]
 
 
-async def test_what_a_replay_served_is_not_frozen_by_it() -> None:
+async def test_replayed_answer_is_not_cached() -> None:
     other = ModelResponse(GOOD, "end_turn", Usage(output_tokens=9), "scripted-2")
     envelope = fixed().build()
     replay = gateway([], recorded=RecordedAnswers(await logged([other], envelope)))
@@ -268,7 +268,7 @@ async def test_what_a_replay_served_is_not_frozen_by_it() -> None:
     assert len(provider.requests) == 1
 
 
-async def test_a_frozen_answer_is_read_again_by_todays_rules() -> None:
+async def test_cached_answer_is_validated_again() -> None:
     def stricter(_envelope: LLMEnvelope, _text: str) -> Sequence[Violation]:
         return [Violation(path="$.size", keyword="lots", message="whole lots only")]
 
@@ -299,7 +299,7 @@ async def known(answers: ResponseCache, numbers: Iterable[int]) -> list[int]:
     return found
 
 
-async def test_when_all_places_are_taken_what_is_over_goes_first_then_what_is_not_asked_for() -> None:
+async def test_full_cache_drops_expired_then_unused() -> None:
     clock = SimClock(START)
     answers = ResponseCache(clock, most=10)
     for number in range(10):
@@ -314,6 +314,6 @@ async def test_when_all_places_are_taken_what_is_over_goes_first_then_what_is_no
     assert await known(answers, range(13)) == [0, 2, 5, 6, 7, 8, 9, 10, 11, 12]
 
 
-def test_a_store_of_no_answers_is_refused() -> None:
+def test_cache_without_capacity_is_rejected() -> None:
     with pytest.raises(ValueError, match="most is 0"):
         ResponseCache(SimClock(START), most=0)

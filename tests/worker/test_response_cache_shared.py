@@ -34,7 +34,7 @@ def process(shared: ClaimStore, *answers: str, clock: SimClock | None = None) ->
 
 
 @pytest.mark.parametrize("deadline", [None, DEADLINE])
-async def test_what_one_process_was_answered_is_the_answer_in_another_and_is_paid_for_once(
+async def test_answer_is_shared_across_processes(
     deadline: Any,
 ) -> None:
     def asked() -> Any:
@@ -52,7 +52,7 @@ async def test_what_one_process_was_answered_is_the_answer_in_another_and_is_pai
     assert (len(asked_of_one.requests), len(asked_of_two.requests)) == (2, 0)
 
 
-async def test_after_the_deadline_of_the_first_another_answer_is_asked_for() -> None:
+async def test_shared_answer_expires_at_first_deadline() -> None:
     clock, shared = SimClock(START), MemoryClaimStore()
     one, _ = process(shared, GOOD, clock=clock)
     two, provider = process(shared, OTHER, clock=clock)
@@ -65,9 +65,7 @@ async def test_after_the_deadline_of_the_first_another_answer_is_asked_for() -> 
     assert len(provider.requests) == 1
 
 
-async def test_of_two_that_ask_at_once_both_are_answered_and_the_first_answer_is_that_of_all_later_calls() -> (
-    None
-):
+async def test_first_of_concurrent_answers_is_kept() -> None:
     class AskedAtOnce(MemoryClaimStore):
         looks = 0
 
@@ -86,7 +84,7 @@ async def test_of_two_that_ask_at_once_both_are_answered_and_the_first_answer_is
     assert later.parsed_output == first.parsed_output
 
 
-async def test_an_answer_that_cannot_be_shared_is_an_answer_all_the_same() -> None:
+async def test_unshareable_answer_is_cached_locally() -> None:
     class Away(MemoryClaimStore):
         async def freeze(self, key: ClaimKey, answer: bytes, keep_s: float) -> bytes:
             raise ClaimStoreUnavailableError("connection refused")

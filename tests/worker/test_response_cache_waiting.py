@@ -42,7 +42,7 @@ class Waiting:
         return None
 
 
-async def test_of_many_at_once_one_is_paid_for_and_the_others_wait_for_it() -> None:
+async def test_concurrent_requests_are_paid_once() -> None:
     provider = Waiting(GOOD, OTHER)
     desk = gateway(provider)
 
@@ -57,7 +57,7 @@ async def test_of_many_at_once_one_is_paid_for_and_the_others_wait_for_it() -> N
     assert (provider.asked, [result.served_from for result in results].count("live")) == (1, 1)
 
 
-async def test_a_stop_ends_the_wait_and_who_waited_is_not_sent() -> None:
+async def test_stop_ends_wait_without_sending() -> None:
     provider = Waiting(timed_out(), GOOD)
     desk = gateway(provider)
     impatient = fixed().with_retry_policy(RetryPolicy(max_retries=0))
@@ -81,7 +81,7 @@ async def test_a_stop_ends_the_wait_and_who_waited_is_not_sent() -> None:
     assert provider.asked == 1
 
 
-async def test_after_the_stop_nobody_waits_but_who_would_not_have_to_is_served() -> None:
+async def test_stopped_runner_serves_only_cached_answers() -> None:
     provider = Waiting(GOOD, OTHER)
     desk = gateway(provider)
 
@@ -99,7 +99,7 @@ async def test_after_the_stop_nobody_waits_but_who_would_not_have_to_is_served()
     assert (again.served_from, provider.asked) == ("recorded", 1)
 
 
-async def test_others_do_not_wait() -> None:
+async def test_different_requests_do_not_wait() -> None:
     provider = Waiting(GOOD, OTHER, OTHER)
     desk = gateway(provider)
 
@@ -114,7 +114,7 @@ async def test_others_do_not_wait() -> None:
     assert asked == 3
 
 
-async def test_who_waited_in_vain_is_asked_itself() -> None:
+async def test_waiter_retries_after_first_failure() -> None:
     provider = Waiting(timed_out(), GOOD)
     desk = gateway(provider)
     impatient = fixed().with_retry_policy(RetryPolicy(max_retries=0))
@@ -129,7 +129,7 @@ async def test_who_waited_in_vain_is_asked_itself() -> None:
     assert (two.result().result.served_from, two.result().result.actionable) == ("live", True)
 
 
-async def test_who_waits_beyond_its_deadline_is_told_that_it_has_expired() -> None:
+async def test_waiter_expires_at_own_deadline() -> None:
     provider, clock = Waiting(GOOD), SystemClock()
     desk = gateway(provider, clock=clock)
 
@@ -157,7 +157,7 @@ class Lagging(SimClock):
         return super().now() if self.readings >= 0 else self.then
 
 
-async def test_the_clock_says_when_the_deadline_has_come_and_not_the_real_time() -> None:
+async def test_waiter_deadline_follows_the_clock() -> None:
     soon = START + timedelta(milliseconds=1)
     clock = Lagging(7, soon)
     answers, pauses = ResponseCache(clock), StoppableWait(clock)
@@ -174,7 +174,7 @@ async def test_the_clock_says_when_the_deadline_has_come_and_not_the_real_time()
     assert clock.readings < 0
 
 
-async def test_who_is_cancelled_while_it_waits_leaves_nothing_behind() -> None:
+async def test_cancelled_waiter_does_not_block_cache() -> None:
     provider = Waiting(GOOD, OTHER)
     desk = gateway(provider)
 
@@ -199,7 +199,7 @@ class SlowLedger(MemoryLedger):
         return await super().settle(reservation_id, actual)
 
 
-async def test_an_answer_that_came_while_its_call_was_cancelled_is_paid_on_record_and_frozen() -> None:
+async def test_answer_of_cancelled_call_is_cached() -> None:
     def cancelling(_request: ModelRequest) -> str:
         task = asyncio.current_task()
         assert task is not None

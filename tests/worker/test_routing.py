@@ -12,7 +12,7 @@ from tests.governance.asking import tenant
 RICH = [tenant(10**12)]
 
 
-async def test_the_provider_that_an_envelope_names_answers_it_and_is_on_record() -> None:
+async def test_named_provider_answers_the_envelope() -> None:
     scripted, rules = ScriptedProvider([GOOD]), ScriptedProvider([GOOD, GOOD])
     desk = gateway(Providers({"scripted": scripted, "rules": rules}), limits=RICH)
 
@@ -28,7 +28,7 @@ async def test_the_provider_that_an_envelope_names_answers_it_and_is_on_record()
     assert (len(scripted.requests), len(rules.requests)) == (1, 2)
 
 
-async def test_a_provider_that_is_not_served_is_refused_unpaid_and_on_record() -> None:
+async def test_unserved_provider_is_refused_unpaid() -> None:
     rules = ScriptedProvider([GOOD])
     desk = gateway(Providers({"rules": rules}), limits=RICH)
     asked = asking().build()
@@ -54,14 +54,14 @@ async def test_a_recorded_answer_needs_no_provider() -> None:
     assert (answered.result.served_from, answered.actionable) == ("recorded", True)
 
 
-def test_one_provider_may_answer_to_every_name() -> None:
+def test_single_provider_serves_every_name() -> None:
     only = ScriptedProvider([])
 
     assert Providers.every(only).names is None
     assert Providers.every(only).of("house") is only
 
 
-def test_a_name_that_is_not_served_is_an_error_before_anything_is_sent() -> None:
+def test_unserved_provider_name_raises_before_sending() -> None:
     served = Providers({"rules": ScriptedProvider([])})
 
     with pytest.raises(ProviderError, match="provider house is not served here; served are rules") as refused:
@@ -83,7 +83,7 @@ class Closing(ScriptedProvider):
             raise ConnectionError("gone")
 
 
-async def test_each_provider_is_closed_once_also_if_another_one_fails_to_close() -> None:
+async def test_providers_close_once_despite_failures() -> None:
     shared, broken, last = Closing(), Closing(fails=True), Closing()
 
     with pytest.raises(ConnectionError):

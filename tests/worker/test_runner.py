@@ -28,7 +28,7 @@ from tests.gateway import CAPABILITIES, GOOD, START, asking, attempts, gateway
 from tests.governance.requests import request
 
 
-async def test_an_accepted_answer_is_one_interaction_with_its_cost_and_its_exact_numbers() -> None:
+async def test_accepted_answer_records_cost_and_numbers() -> None:
     desk = gateway([GOOD])
     envelope = asking().build()
 
@@ -46,7 +46,7 @@ async def test_an_accepted_answer_is_one_interaction_with_its_cost_and_its_exact
     assert result.reading.verdict is Stage.DONE
 
 
-async def test_an_answer_outside_the_schema_names_the_place_and_the_bound() -> None:
+async def test_schema_violation_names_the_path() -> None:
     desk = gateway(['{"action":"buy","size":11}', GOOD])
     envelope = asking().build()
 
@@ -58,7 +58,7 @@ async def test_an_answer_outside_the_schema_names_the_place_and_the_bound() -> N
     assert any("$.size" in problem for problem in first.validation_errors)
 
 
-async def test_analysis_ends_degraded_when_its_answers_are_used_up() -> None:
+async def test_analysis_ends_degraded_after_last_answer() -> None:
     desk = gateway(['{"action":"hold","size":1}', '{"action":"buy"}'])
 
     final = (await desk.runner.run(asking().build())).result
@@ -69,7 +69,7 @@ async def test_analysis_ends_degraded_when_its_answers_are_used_up() -> None:
     assert final.failure.category is FailureKind.PARSING_ERROR
 
 
-async def test_execution_is_asked_once_and_fails_closed() -> None:
+async def test_execution_fails_closed_after_first_answer() -> None:
     desk = gateway(['{"action":"buy","size":11,"end":"ok"}', GOOD])
 
     final = (await desk.runner.run(asking("execution").build())).result
@@ -78,7 +78,7 @@ async def test_execution_is_asked_once_and_fails_closed() -> None:
     assert final.parsed_output == {}
 
 
-async def test_execution_without_the_sentinel_counts_as_cut() -> None:
+async def test_execution_without_sentinel_is_truncated() -> None:
     desk = gateway([GOOD])
 
     final = (await desk.runner.run(asking("execution").build())).result
@@ -87,7 +87,7 @@ async def test_execution_without_the_sentinel_counts_as_cut() -> None:
     assert final.failure.category is FailureKind.TRUNCATED
 
 
-async def test_execution_takes_the_sentinel_off() -> None:
+async def test_execution_removes_the_sentinel() -> None:
     desk = gateway(['{"action":"buy","size":1.50,"end":"ok"}'])
 
     final = (await desk.runner.run(asking("execution").build())).result
@@ -108,7 +108,7 @@ async def test_a_refusal_is_terminal() -> None:
     assert final.cost_nusd > 0
 
 
-async def test_a_cut_answer_raises_the_cap_once_and_only_once() -> None:
+async def test_truncated_answer_raises_cap_once() -> None:
     cut = ModelResponse(
         text='{"action":"bu', stop_reason="max_tokens", usage=Usage(output_tokens=9), model="scripted-1"
     )
@@ -124,7 +124,7 @@ async def test_a_cut_answer_raises_the_cap_once_and_only_once() -> None:
     assert final.failure.category is FailureKind.TRUNCATED
 
 
-async def test_a_check_that_breaks_lets_nothing_through() -> None:
+async def test_failing_check_rejects_the_answer() -> None:
     def broken(_envelope: LLMEnvelope, _text: str) -> Sequence[Violation]:
         raise KeyError("limits")
 
@@ -136,7 +136,7 @@ async def test_a_check_that_breaks_lets_nothing_through() -> None:
     assert "the check itself failed: KeyError" in final.validation_errors[0]
 
 
-async def test_a_check_may_say_what_is_wrong_by_raising_a_value_error() -> None:
+async def test_check_may_reject_by_value_error() -> None:
     def refusing(_envelope: LLMEnvelope, _text: str) -> Sequence[Violation]:
         raise ValueError("never on a Friday")
 
@@ -147,7 +147,7 @@ async def test_a_check_may_say_what_is_wrong_by_raising_a_value_error() -> None:
     assert final.validation_errors == ["$: never on a Friday"]
 
 
-async def test_an_unknown_model_is_refused_with_the_known_ones() -> None:
+async def test_unknown_model_refusal_lists_known_models() -> None:
     desk = gateway([GOOD])
 
     final = (await desk.runner.run(asking(model="claude-sonnet-99").build())).result
@@ -157,7 +157,7 @@ async def test_an_unknown_model_is_refused_with_the_known_ones() -> None:
     assert "scripted-1" in final.failure.description
 
 
-async def test_rules_beyond_the_schema_are_checked_by_its_id() -> None:
+async def test_schema_id_selects_the_custom_check() -> None:
     def odd_lots(envelope: LLMEnvelope, text: str) -> Sequence[Violation]:
         assert envelope.agent_id == "adviser-1"
         assert text == GOOD
@@ -173,7 +173,7 @@ async def test_rules_beyond_the_schema_are_checked_by_its_id() -> None:
     assert final.reading.verdict is Stage.SEMANTIC
 
 
-async def test_another_model_than_the_one_asked_for_must_not_execute() -> None:
+async def test_substituted_model_must_not_execute() -> None:
     text = '{"action":"buy","size":1,"end":"ok"}'
     other = ModelResponse(text=text, stop_reason="end_turn", usage=Usage(output_tokens=9), model="scripted-2")
 
@@ -186,7 +186,7 @@ async def test_another_model_than_the_one_asked_for_must_not_execute() -> None:
     assert final.cost_nusd > 0
 
 
-async def test_elsewhere_the_result_says_who_served_it() -> None:
+async def test_analysis_reports_the_serving_model() -> None:
     other = ModelResponse(text=GOOD, stop_reason="end_turn", usage=Usage(output_tokens=9), model="scripted-2")
 
     final = (await gateway([other]).runner.run(asking().build())).result
@@ -195,7 +195,7 @@ async def test_elsewhere_the_result_says_who_served_it() -> None:
     assert (final.model, final.model_requested) == ("scripted-2", "scripted-1")
 
 
-async def test_what_must_repeat_itself_must_come_from_the_model_that_was_asked() -> None:
+async def test_deterministic_call_rejects_substituted_model() -> None:
     other = ModelResponse(text=GOOD, stop_reason="end_turn", usage=Usage(output_tokens=9), model="scripted-2")
     envelope = asking().with_safety(require_deterministic=True).build()
 
@@ -206,7 +206,7 @@ async def test_what_must_repeat_itself_must_come_from_the_model_that_was_asked()
     assert final.failure.category is FailureKind.WRONG_MODEL
 
 
-async def test_a_cap_that_cannot_be_raised_is_not_asked_for_again() -> None:
+async def test_unraisable_cap_is_not_retried() -> None:
     cut = ModelResponse(
         text='{"a', stop_reason="max_tokens", usage=Usage(output_tokens=9), model="scripted-1"
     )
@@ -221,7 +221,7 @@ async def test_a_cap_that_cannot_be_raised_is_not_asked_for_again() -> None:
     assert final.failure.category is FailureKind.TRUNCATED
 
 
-async def test_a_long_answer_is_read_beside_the_loop() -> None:
+async def test_long_answer_is_read_off_loop() -> None:
     threads: list[int] = []
 
     def noting(_envelope: LLMEnvelope, text: str) -> Sequence[Violation]:
@@ -238,7 +238,7 @@ async def test_a_long_answer_is_read_beside_the_loop() -> None:
     assert threads[0] == threading.get_ident() != threads[1]
 
 
-async def test_no_word_of_an_answer_is_logged() -> None:
+async def test_answer_text_is_never_logged() -> None:
     def refusing(_envelope: LLMEnvelope, text: str) -> Sequence[Violation]:
         raise ValueError(f"I do not like {text}")
 
@@ -257,7 +257,7 @@ async def test_no_word_of_an_answer_is_logged() -> None:
     assert "like" not in str(logs)
 
 
-async def test_the_rules_provider_goes_the_same_way() -> None:
+async def test_rules_provider_runs_the_same_way() -> None:
     desk = gateway(RulesProvider({"advice.v1": lambda _envelope: GOOD}))
     envelope = asking(model="rules-1").with_provider(LLMProvider.RULES, "rules-1").build()
 
@@ -268,7 +268,7 @@ async def test_the_rules_provider_goes_the_same_way() -> None:
 
 
 @pytest.mark.parametrize(("takes_a_temperature", "level"), [(True, "greedy"), (False, "pinned")])
-def test_a_model_without_a_temperature_is_never_greedy(level: str, *, takes_a_temperature: bool) -> None:
+def test_model_without_temperature_is_never_greedy(level: str, *, takes_a_temperature: bool) -> None:
     capability = CAPABILITIES.of(LLMProvider.SCRIPTED, "scripted-1")
     capability = capability.model_copy(update={"sampling": takes_a_temperature})
     asked = replace(request(), temperature=0.0)

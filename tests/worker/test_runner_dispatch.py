@@ -41,7 +41,7 @@ async def nothing_is_booked(desk: MemoryGateway) -> bool:
 
 
 @pytest.mark.parametrize("workflow", ["analysis", "execution", "general"])
-async def test_each_attempt_has_its_dispatch_on_record_before_it_is_sent(workflow: str) -> None:
+async def test_dispatch_is_recorded_before_sending(workflow: str) -> None:
     seen: list[list[str]] = []
 
     class Looking(ScriptedProvider):
@@ -59,7 +59,7 @@ async def test_each_attempt_has_its_dispatch_on_record_before_it_is_sent(workflo
     assert len(seen) == len(await attempts(desk, asked))
 
 
-async def test_recorded_answers_leave_no_dispatch() -> None:
+async def test_recorded_answer_leaves_no_dispatch() -> None:
     first = gateway([GOOD])
     recorded = await first.runner.run(asking().build())
     desk = gateway([], recorded=RecordedAnswers([recorded]))
@@ -69,7 +69,7 @@ async def test_recorded_answers_leave_no_dispatch() -> None:
     assert await events(desk, "attempt.dispatched") == []
 
 
-async def test_an_answer_that_is_given_again_leaves_no_dispatch() -> None:
+async def test_cached_answer_leaves_no_dispatch() -> None:
     desk = gateway([GOOD])
 
     async with asyncio.TaskGroup() as group:
@@ -81,7 +81,7 @@ async def test_an_answer_that_is_given_again_leaves_no_dispatch() -> None:
     assert (dispatched.kind, again.served_from) == ("attempt.dispatched", "recorded")
 
 
-async def test_with_no_time_left_the_dispatch_is_taken_back() -> None:
+async def test_missed_deadline_withdraws_the_dispatch() -> None:
     deadline = START + timedelta(minutes=1)
     clock = SimClock(START)
 
@@ -100,7 +100,7 @@ async def test_with_no_time_left_the_dispatch_is_taken_back() -> None:
     assert await nothing_is_booked(desk)
 
 
-async def test_what_cannot_be_noted_in_the_ledger_is_taken_back() -> None:
+async def test_ledger_outage_withdraws_the_dispatch() -> None:
     ledger = AwayLedger([tenant(10**12)])
     desk = gateway([GOOD], ledger=ledger)
     ledger.leave("dispatch")
@@ -111,7 +111,7 @@ async def test_what_cannot_be_noted_in_the_ledger_is_taken_back() -> None:
     assert await nothing_is_booked(desk)
 
 
-async def test_of_two_runs_the_one_that_was_too_late_takes_only_its_own_dispatch_back() -> None:
+async def test_losing_run_withdraws_only_own_dispatch() -> None:
     release = asyncio.Event()
 
     class Slow(MemoryInteractionStore):
@@ -142,7 +142,7 @@ async def test_of_two_runs_the_one_that_was_too_late_takes_only_its_own_dispatch
 
 
 @pytest.mark.parametrize("step", ["record", "dispatch"])
-async def test_a_call_that_is_cancelled_before_it_is_sent_takes_its_dispatch_back(step: str) -> None:
+async def test_cancelled_call_withdraws_the_dispatch(step: str) -> None:
     reached, forever = asyncio.Event(), asyncio.Event()
 
     class Store(MemoryInteractionStore):
@@ -180,7 +180,7 @@ def lost(asked: LLMEnvelope, nusd: int = 700) -> dict[str, LostAttempt]:
     return {id_: LostAttempt(id_, Amount(nusd, 9), START)}
 
 
-async def test_a_lost_attempt_is_on_record_as_in_doubt_and_the_call_goes_on_under_a_new_one() -> None:
+async def test_lost_attempt_is_charged_and_retried() -> None:
     provider = ScriptedProvider([GOOD])
     asked = asking().build()
     desk = gateway(provider, lost=lost(asked))
@@ -202,7 +202,7 @@ async def test_a_lost_attempt_is_on_record_as_in_doubt_and_the_call_goes_on_unde
     ]
 
 
-async def test_an_order_whose_call_is_lost_is_not_asked_for_again() -> None:
+async def test_lost_execution_is_not_retried() -> None:
     provider = ScriptedProvider([ORDER])
     asked = asking("execution").build()
     desk = gateway(provider, lost=lost(asked))
@@ -213,7 +213,7 @@ async def test_an_order_whose_call_is_lost_is_not_asked_for_again() -> None:
     assert (final.result.in_doubt, final.result.actionable, final.result.next_step) == (True, False, "final")
 
 
-async def test_what_went_on_after_a_lost_attempt_is_replayed_as_it_was() -> None:
+async def test_retry_after_lost_attempt_is_replayed() -> None:
     asked = asking().build()
     desk = gateway([GOOD], lost=lost(asked))
     final = await desk.runner.run(asked)

@@ -49,7 +49,7 @@ class Silent(ScriptedProvider):
 
 
 @pytest.mark.parametrize("workflow", ["analysis", "execution"])
-async def test_a_halt_ends_a_call_that_is_charged_in_doubt_on_record_and_not_tried_again(
+async def test_halted_call_is_charged_without_retry(
     workflow: str,
 ) -> None:
     provider = Silent()
@@ -72,7 +72,7 @@ async def test_a_halt_ends_a_call_that_is_charged_in_doubt_on_record_and_not_tri
     assert held(await desk.ledger.balances("default"))["nusd"] == 0
 
 
-async def test_orders_that_come_while_a_call_is_being_ended_change_nothing() -> None:
+async def test_further_halts_leave_ending_call_alone() -> None:
     provider = Silent()
     provider.may_end.clear()
     desk = gateway(provider)
@@ -89,7 +89,7 @@ async def test_orders_that_come_while_a_call_is_being_ended_change_nothing() -> 
     assert kind(run.result()) is FailureKind.HALTED
 
 
-async def test_a_call_of_others_goes_on_during_a_halt() -> None:
+async def test_halt_does_not_affect_other_agents() -> None:
     provider = ScriptedProvider([GOOD])
     desk = gateway(provider)
     halt(desk)
@@ -99,7 +99,7 @@ async def test_a_call_of_others_goes_on_during_a_halt() -> None:
     assert other.result.actionable
 
 
-async def test_what_is_halted_between_its_admission_and_its_sending_is_not_sent_and_costs_nothing() -> None:
+async def test_run_halted_before_sending_is_free() -> None:
     provider = ScriptedProvider([GOOD])
 
     class Halting(MemoryInteractionStore):
@@ -117,7 +117,7 @@ async def test_what_is_halted_between_its_admission_and_its_sending_is_not_sent_
     assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
-async def test_no_retry_is_made_of_what_was_halted_meanwhile() -> None:
+async def test_halt_prevents_the_retry() -> None:
     requests: list[ModelRequest] = []
 
     def fail_then_halt(request: ModelRequest) -> Any:
@@ -136,7 +136,7 @@ async def test_no_retry_is_made_of_what_was_halted_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("workflow", ["analysis", "execution"])
-async def test_without_the_ledger_nothing_is_sent(workflow: str) -> None:
+async def test_missing_ledger_prevents_sending(workflow: str) -> None:
     provider, ledger = ScriptedProvider([GOOD]), AwayLedger()
     desk = gateway(provider, ledger=ledger)
     ledger.leave()
@@ -147,7 +147,7 @@ async def test_without_the_ledger_nothing_is_sent(workflow: str) -> None:
     assert (final.result.dispatched_at, provider.requests) == (None, [])
 
 
-async def test_what_cannot_be_noted_as_sent_is_not_sent_and_holds_nothing() -> None:
+async def test_failed_dispatch_prevents_sending() -> None:
     provider, ledger = ScriptedProvider([GOOD]), AwayLedger([tenant(10**12)])
     desk = gateway(provider, ledger=ledger)
     ledger.leave("dispatch")
@@ -162,7 +162,7 @@ async def test_what_cannot_be_noted_as_sent_is_not_sent_and_holds_nothing() -> N
 
 
 @pytest.mark.parametrize("principal", ["desk-a", "desk-b", ""])
-async def test_who_sends_is_handed_on_to_the_policy_with_every_attempt(principal: str) -> None:
+async def test_policy_checks_principal_of_every_attempt(principal: str) -> None:
     provider = ScriptedProvider(['{"action":"buy","size":1,', GOOD])
     desk = gateway(provider, policy=POLICY)
 
@@ -178,7 +178,7 @@ def frozen(n: int = 1) -> Any:
     return asking(n=n).with_determinism(DeterminismLevel.RECORDED).with_as_of(START)
 
 
-async def test_a_frozen_answer_is_not_served_to_who_may_not_ask() -> None:
+async def test_cached_answer_respects_the_policy() -> None:
     provider = ScriptedProvider([GOOD])
     desk = gateway(provider, policy=POLICY)
     first = await desk.runner.run(frozen().build(), principal="desk-a")
@@ -192,7 +192,7 @@ async def test_a_frozen_answer_is_not_served_to_who_may_not_ask() -> None:
     assert len(provider.requests) == 1
 
 
-async def test_a_frozen_answer_is_not_served_to_who_is_halted() -> None:
+async def test_cached_answer_respects_a_halt() -> None:
     desk = gateway([GOOD])
     await desk.runner.run(frozen().build())
     halt(desk)
@@ -211,7 +211,7 @@ class Swept(MemoryLedger):
         await super().dispatch(reservation_id, lease_s=lease_s)
 
 
-async def test_a_reservation_that_ran_out_before_the_request_was_sent_is_not_another_runs() -> None:
+async def test_expired_reservation_ends_as_ledger_unavailable() -> None:
     desk = gateway(lambda _request: GOOD, ledger=Swept([tenant(10**12)], reserved_lease_s=0))
 
     last = await desk.runner.run(asking().build())

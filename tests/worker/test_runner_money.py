@@ -48,7 +48,7 @@ def tenant(nusd: int) -> Limit:
     return Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=nusd)
 
 
-async def test_a_usage_that_no_call_can_have_is_in_doubt_and_on_record() -> None:
+async def test_impossible_usage_is_recorded_in_doubt() -> None:
     absurd = ModelResponse(
         GOOD, "end_turn", Usage(output_tokens=10**15), "scripted-1", provider_request_id="r-1"
     )
@@ -63,7 +63,7 @@ async def test_a_usage_that_no_call_can_have_is_in_doubt_and_on_record() -> None
     assert result.cost_nusd == result.reserved_nusd == desk.ledger.statistics().charged_nusd
 
 
-async def test_a_malformed_answer_is_asked_again_once_and_both_attempts_are_paid_and_kept() -> None:
+async def test_malformed_answer_is_reasked_and_paid() -> None:
     desk = gateway(['{"action":"buy","size":1,', GOOD])
     envelope = asking().build()
 
@@ -76,7 +76,7 @@ async def test_a_malformed_answer_is_asked_again_once_and_both_attempts_are_paid
     assert desk.ledger.statistics().charged_nusd == first.result.cost_nusd + second.result.cost_nusd
 
 
-async def test_a_time_out_is_tried_again_and_the_lost_call_is_charged_in_full() -> None:
+async def test_timeout_is_retried_and_charged_fully() -> None:
     desk = gateway([timed_out(), GOOD])
     envelope = asking().build()
 
@@ -91,7 +91,7 @@ async def test_a_time_out_is_tried_again_and_the_lost_call_is_charged_in_full() 
     assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
-async def test_a_time_out_of_an_execution_is_final() -> None:
+async def test_execution_timeout_is_final() -> None:
     desk = gateway([timed_out(), GOOD])
 
     final = (await desk.runner.run(asking("execution").build())).result
@@ -99,7 +99,7 @@ async def test_a_time_out_of_an_execution_is_final() -> None:
     assert (final.attempt_number, final.in_doubt, final.success) == (1, True, False)
 
 
-async def test_what_was_never_sent_costs_nothing_and_may_be_tried_again_even_in_execution() -> None:
+async def test_unsent_call_is_free_and_retried() -> None:
     desk = gateway([not_connected(), '{"action":"buy","size":1,"end":"ok"}'])
     envelope = asking("execution").build()
 
@@ -110,7 +110,7 @@ async def test_what_was_never_sent_costs_nothing_and_may_be_tried_again_even_in_
     assert final.actionable
 
 
-async def test_an_answer_of_another_model_is_charged_at_the_dearer_price() -> None:
+async def test_answer_of_unpriced_model_costs_reservation() -> None:
     usage = Usage(input_tokens=100, output_tokens=100)
     charged = {}
     for model in ("scripted-1", "a-model-without-a-price"):
@@ -132,7 +132,7 @@ async def test_retries_end_with_the_policy() -> None:
     assert not final.success
 
 
-async def test_a_provider_that_never_answers_is_left_after_the_attempts_time() -> None:
+async def test_silent_provider_times_out() -> None:
     class Silent(ScriptedProvider):
         async def complete(self, request: ModelRequest) -> ModelResponse:
             await asyncio.Event().wait()
@@ -148,7 +148,7 @@ async def test_a_provider_that_never_answers_is_left_after_the_attempts_time() -
     assert "no answer within 0.01 s" in final.failure.description
 
 
-async def test_a_call_that_does_not_fit_is_an_interaction_too_and_nothing_is_sent() -> None:
+async def test_unaffordable_call_is_recorded_unsent() -> None:
     provider = ScriptedProvider([GOOD])
     desk = gateway(provider, limits=[tenant(1)])
     envelope = asking().build()
@@ -162,7 +162,7 @@ async def test_a_call_that_does_not_fit_is_an_interaction_too_and_nothing_is_sen
     assert "tenant default has 0.000000001 USD left" in final.failure.description
 
 
-async def test_a_call_waits_for_money_that_is_only_held() -> None:
+async def test_call_waits_for_held_money() -> None:
     release = asyncio.Event()
 
     class Slow(ScriptedProvider):
@@ -186,7 +186,7 @@ async def test_a_call_waits_for_money_that_is_only_held() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 64])
-async def test_many_at_once_never_spend_more_than_the_budget(workers: int) -> None:
+async def test_concurrent_calls_never_exceed_budget(workers: int) -> None:
     probe = gateway([GOOD])
     reserved = (await probe.runner.run(asking().build())).result.reserved_nusd
     budget = reserved + reserved // 5
@@ -207,7 +207,7 @@ async def test_many_at_once_never_spend_more_than_the_budget(workers: int) -> No
     assert {result.failure.category for result in results if result.failure} == {FailureKind.BUDGET_EXHAUSTED}
 
 
-async def test_a_cancelled_call_is_charged_kept_and_then_cancelled() -> None:
+async def test_cancelled_call_is_charged_and_recorded() -> None:
     started = asyncio.Event()
 
     class Endless(ScriptedProvider):
@@ -232,7 +232,7 @@ async def test_a_cancelled_call_is_charged_kept_and_then_cancelled() -> None:
     assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
-async def test_with_no_time_left_nothing_is_sent_and_nothing_charged() -> None:
+async def test_missed_deadline_prevents_sending_and_charging() -> None:
     deadline = START + timedelta(minutes=1)
     clock = SimClock(START)
 
@@ -253,7 +253,7 @@ async def test_with_no_time_left_nothing_is_sent_and_nothing_charged() -> None:
     assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
-async def test_a_provider_that_breaks_is_a_failed_call_charged_and_on_record() -> None:
+async def test_provider_error_is_charged_and_recorded() -> None:
     class Broken(ScriptedProvider):
         async def complete(self, request: ModelRequest) -> ModelResponse:
             raise RuntimeError("a bug")
@@ -272,7 +272,7 @@ async def test_a_provider_that_breaks_is_a_failed_call_charged_and_on_record() -
     assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
-async def test_a_schema_that_no_answer_fits_is_not_paid_for() -> None:
+async def test_invalid_schema_is_not_paid() -> None:
     provider = ScriptedProvider([GOOD])
     desk = gateway(provider)
 
@@ -293,7 +293,7 @@ async def test_an_expired_call_is_not_sent() -> None:
     assert final.failure.category is FailureKind.EXPIRED
 
 
-async def test_evidence_from_the_future_that_passed_the_builder_is_stopped_by_the_worker() -> None:
+async def test_worker_refuses_evidence_from_the_future() -> None:
     envelope = asking().with_as_of(START).add_evidence("bars", {"c": 1}, available_at=START).build()
     forged = envelope.model_copy(update={"as_of": START - timedelta(minutes=5)})
     provider = ScriptedProvider([GOOD])
@@ -305,7 +305,7 @@ async def test_evidence_from_the_future_that_passed_the_builder_is_stopped_by_th
     assert final.failure.category is FailureKind.LOOK_AHEAD
 
 
-async def test_a_strict_workflow_has_its_dispatch_on_record_before_the_call() -> None:
+async def test_execution_dispatch_is_recorded_before_call() -> None:
     seen: list[Any] = []
 
     class Looking(ScriptedProvider):
@@ -336,7 +336,7 @@ class Full(MemoryInteractionStore):
         return "log"
 
 
-async def test_what_cannot_be_kept_is_not_told_and_holds_no_money() -> None:
+async def test_unstorable_result_is_not_published() -> None:
     for workflow in ("analysis", "execution"):
         desk = gateway([GOOD], store=Full())
 
@@ -347,9 +347,7 @@ async def test_what_cannot_be_kept_is_not_told_and_holds_no_money() -> None:
         assert desk.broker.statistics().published.get("llm.replies", 0) == 0
 
 
-async def test_an_attempt_that_a_worker_with_a_full_disk_did_not_send_says_so_where_it_is_gone_on_with() -> (
-    None
-):
+async def test_unsent_attempt_is_recorded_after_takeover() -> None:
     claims, envelope = MemoryClaimStore(), asking().build()
     full = gateway([GOOD], store=Full())
     other = gateway([GOOD], ledger=full.ledger)

@@ -26,7 +26,7 @@ async def is_asked(provider: ScriptedProvider) -> None:
             break
 
 
-async def test_a_paid_answer_is_on_record_however_often_its_task_is_cancelled() -> None:
+async def test_paid_answer_is_recorded_despite_cancellations() -> None:
     class SlowToKeep(MemoryInteractionStore):
         def __init__(self) -> None:
             super().__init__()
@@ -66,7 +66,7 @@ async def test_a_paid_answer_is_on_record_however_often_its_task_is_cancelled() 
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_an_attempt_that_another_run_has_sent_is_left_alone() -> None:
+async def test_attempt_sent_elsewhere_is_left_alone() -> None:
     release, started = asyncio.Event(), asyncio.Event()
 
     class Slow(ScriptedProvider):
@@ -92,7 +92,7 @@ async def test_an_attempt_that_another_run_has_sent_is_left_alone() -> None:
     assert desk.ledger.statistics().charged_nusd == first.result().result.cost_nusd > 0
 
 
-async def test_of_two_runs_that_were_both_admitted_one_sends() -> None:
+async def test_concurrent_runs_send_only_once() -> None:
     release = asyncio.Event()
     released: list[str] = []
 
@@ -122,7 +122,7 @@ async def test_of_two_runs_that_were_both_admitted_one_sends() -> None:
     assert kept.result.cost_nusd == desk.ledger.statistics().charged_nusd > 0
 
 
-async def test_an_answer_that_came_before_the_cancellation_is_charged_and_kept_as_an_answer() -> None:
+async def test_answer_before_cancellation_is_kept() -> None:
     class Slow(MemoryLedger):
         def __init__(self) -> None:
             super().__init__()
@@ -148,7 +148,7 @@ async def test_an_answer_that_came_before_the_cancellation_is_charged_and_kept_a
     assert kept.result.cost_nusd == ledger.statistics().charged_nusd > 0
 
 
-async def test_a_runner_that_was_stopped_waits_for_no_retry() -> None:
+async def test_stopped_runner_does_not_retry() -> None:
     later = ProviderError(FailureKind.RATE_LIMIT, "later", sent=False, retry_after_s=600)
     desk = gateway([later, GOOD])
     desk.runner.stop()
@@ -160,7 +160,7 @@ async def test_a_runner_that_was_stopped_waits_for_no_retry() -> None:
     assert final.failure.category is FailureKind.SHUTDOWN
 
 
-async def test_an_answer_that_is_being_stored_when_its_task_is_cancelled_is_on_record() -> None:
+async def test_answer_stored_during_cancellation_is_recorded() -> None:
     class Slow(MemoryInteractionStore):
         def __init__(self) -> None:
             super().__init__()
@@ -185,7 +185,7 @@ async def test_an_answer_that_is_being_stored_when_its_task_is_cancelled_is_on_r
     assert kept.result.cost_nusd == desk.ledger.statistics().charged_nusd > 0
 
 
-async def test_a_call_that_is_cancelled_before_it_is_sent_leaves_nothing_behind() -> None:
+async def test_unsent_cancelled_call_leaves_no_record() -> None:
     class Slow(MemoryLedger):
         def __init__(self) -> None:
             super().__init__()
@@ -210,7 +210,7 @@ async def test_a_call_that_is_cancelled_before_it_is_sent_leaves_nothing_behind(
     assert held(await ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
-async def test_a_lost_call_that_the_ledger_cannot_charge_is_an_error_and_not_a_result() -> None:
+async def test_uncharged_lost_call_raises_without_result() -> None:
     ledger = AwayLedger()
     desk = gateway([timed_out()], ledger=ledger)
     envelope = asking().build()

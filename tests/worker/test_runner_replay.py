@@ -26,7 +26,7 @@ def tenant(nusd: int) -> Limit:
     return Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=nusd)
 
 
-async def test_a_recorded_call_is_served_again_without_gate_or_provider() -> None:
+async def test_replay_needs_no_gate_or_provider() -> None:
     live = gateway([timed_out(), "not json", GOOD])
     envelope = asking().build()
     first = await live.runner.run(envelope)
@@ -44,7 +44,7 @@ async def test_a_recorded_call_is_served_again_without_gate_or_provider() -> Non
     assert again.ledger.statistics().reserved == 0
 
 
-async def test_a_replayed_result_keeps_its_first_cost_also_in_a_replay_of_the_replay() -> None:
+async def test_replayed_result_keeps_first_cost() -> None:
     desk = gateway([timed_out(), "not json", GOOD])
     envelope = asking().build()
     await desk.runner.run(envelope)
@@ -64,7 +64,7 @@ async def test_a_replayed_result_keeps_its_first_cost_also_in_a_replay_of_the_re
 
 
 @pytest.mark.parametrize("workflow", ["analysis", "execution"])
-async def test_recorded_failures_are_the_same_failures(workflow: str) -> None:
+async def test_recorded_failures_are_replayed_unchanged(workflow: str) -> None:
     text = '{"action":"buy","size":1,"end":"ok"}'
     other = ModelResponse(text=text, stop_reason="end_turn", usage=Usage(output_tokens=9), model="scripted-2")
     refusal = ModelResponse(text="", stop_reason="refusal", usage=Usage(input_tokens=9), model="scripted-1")
@@ -80,7 +80,7 @@ async def test_recorded_failures_are_the_same_failures(workflow: str) -> None:
         assert replayed.attempt_number == first.attempt_number
 
 
-async def test_a_missing_recording_is_an_error_and_not_a_call() -> None:
+async def test_missing_recording_fails_without_a_call() -> None:
     nothing = RecordedAnswers([])
     desk = gateway(nothing, recorded=nothing)
 
@@ -124,7 +124,7 @@ def parsed(text: str, **structured: Any) -> ModelResponse:
     )
 
 
-async def test_an_answer_that_came_parsed_only_is_replayed_with_its_sentinel() -> None:
+async def test_parsed_answer_is_replayed_with_sentinel() -> None:
     live = gateway([parsed("", action="buy", size=1, end="ok")])
 
     final = await replayed_like(live, asking("execution").build())
@@ -133,14 +133,14 @@ async def test_an_answer_that_came_parsed_only_is_replayed_with_its_sentinel() -
     assert final.result.raw_output == '{"action":"buy","size":1,"end":"ok"}'
 
 
-async def test_an_answer_that_came_parsed_beside_prose_is_replayed_as_what_was_read() -> None:
+async def test_parsed_answer_is_replayed_without_prose() -> None:
     final = await replayed_like(gateway([parsed("Let me think.", action="buy", size=1)]), asking().build())
 
     assert final.result.actionable
     assert "think" not in final.result.raw_output
 
 
-async def test_an_object_that_no_json_can_spell_is_refused_again() -> None:
+async def test_unserializable_object_is_refused_in_replay() -> None:
     odd = parsed(GOOD, action="buy", size=float("nan"))
 
     final = await replayed_like(gateway([odd, odd]), asking().build())
@@ -148,7 +148,7 @@ async def test_an_object_that_no_json_can_spell_is_refused_again() -> None:
     assert not final.result.actionable
 
 
-async def test_a_failure_that_was_not_retried_is_not_retried_in_the_replay() -> None:
+async def test_replay_does_not_retry_final_failure() -> None:
     later = ProviderError(FailureKind.RATE_LIMIT, "in two hours", sent=False, retry_after_s=7200)
 
     final = await replayed_like(gateway([later, GOOD]), asking().build())
@@ -156,7 +156,7 @@ async def test_a_failure_that_was_not_retried_is_not_retried_in_the_replay() -> 
     assert (final.result.attempt_number, final.result.next_step) == (1, "final")
 
 
-async def test_a_retry_for_which_there_was_time_is_followed_though_it_is_late_now() -> None:
+async def test_recorded_retry_is_followed_after_deadline() -> None:
     deadline = START + timedelta(minutes=5)
     envelope = asking().with_deadline(deadline).build()
     live = gateway([timed_out(), GOOD])
@@ -168,7 +168,7 @@ async def test_a_retry_for_which_there_was_time_is_followed_though_it_is_late_no
     assert (final.result.attempt_number, final.result.actionable) == (2, True)
 
 
-async def test_a_raised_cap_is_followed_too() -> None:
+async def test_raised_cap_is_followed_in_replay() -> None:
     cut = ModelResponse(
         text='{"a', stop_reason="max_tokens", usage=Usage(output_tokens=9), model="scripted-1"
     )
@@ -179,7 +179,7 @@ async def test_a_raised_cap_is_followed_too() -> None:
     assert final.result.attempt_number == 3
 
 
-async def test_a_log_that_does_not_say_what_followed_is_decided_anew() -> None:
+async def test_unrecorded_next_step_is_decided_again() -> None:
     live = gateway([timed_out(), GOOD])
     envelope = asking().build()
     await live.runner.run(envelope)

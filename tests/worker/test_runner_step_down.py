@@ -24,7 +24,7 @@ def takes_no_schema(request: ModelRequest) -> ScriptedReply:
 
 
 @pytest.mark.parametrize("workflow", ["analysis", "planning", "execution", "general"])
-async def test_the_next_attempt_tells_the_schema_in_words(workflow: str) -> None:
+async def test_refused_schema_is_prompted_next(workflow: str) -> None:
     desk = gateway(takes_no_schema)
     envelope = asking(workflow).build()
 
@@ -40,7 +40,7 @@ async def test_the_next_attempt_tells_the_schema_in_words(workflow: str) -> None
     assert last.result == second
 
 
-async def test_what_was_refused_once_is_not_sent_again() -> None:
+async def test_refused_schema_is_remembered() -> None:
     provider = ScriptedProvider(takes_no_schema)
     desk = gateway(provider)
 
@@ -51,7 +51,7 @@ async def test_what_was_refused_once_is_not_sent_again() -> None:
     assert '"size": number (0 to 10)' in provider.requests[-1].system
 
 
-async def test_another_schema_is_tried_as_it_is() -> None:
+async def test_other_schema_is_tried_natively() -> None:
     provider = ScriptedProvider(takes_no_schema)
     desk = gateway(provider)
     other = {**SCHEMA, "$id": "advice.v2"}
@@ -62,7 +62,7 @@ async def test_another_schema_is_tried_as_it_is() -> None:
     assert [request.transport for request in provider.requests] == ["native_schema", "prompted"] * 2
 
 
-async def test_a_refusal_of_words_ends_the_call() -> None:
+async def test_refused_prompt_ends_the_call() -> None:
     desk = gateway(lambda _request: refused())
     envelope = asking().build()
 
@@ -72,7 +72,7 @@ async def test_a_refusal_of_words_ends_the_call() -> None:
     assert not last.result.success
 
 
-async def test_a_replay_takes_the_same_steps_in_any_order() -> None:
+async def test_replay_takes_same_steps_any_order() -> None:
     live = gateway(takes_no_schema)
     envelopes: list[LLMEnvelope] = [asking(symbol=symbol).build() for symbol in "ABC"]
     for envelope in envelopes:

@@ -53,7 +53,7 @@ def reason_of(message: Message, envelope: LLMEnvelope, *, is_simulated: bool = F
         (-CLOCKS_DIFFER - SECOND, SEND_TIME),
     ],
 )
-def test_send_time_header_decides_whatever_created_at_is(age: timedelta, reason: str) -> None:
+def test_send_time_header_overrides_created_at(age: timedelta, reason: str) -> None:
     for created_at in (START, START - timedelta(days=400)):
         envelope = envelope_created(created_at)
         message = envelope_message(envelope, sent_at=START - age)
@@ -70,9 +70,7 @@ def test_send_time_header_decides_whatever_created_at_is(age: timedelta, reason:
         (-CLOCKS_DIFFER - SECOND, SEND_TIME),
     ],
 )
-def test_message_without_header_is_judged_by_created_at_except_in_backtest(
-    age: timedelta, reason: str
-) -> None:
+def test_missing_send_time_uses_created_at(age: timedelta, reason: str) -> None:
     envelope = envelope_created(START - age)
     message = envelope_message(envelope)
 
@@ -81,7 +79,7 @@ def test_message_without_header_is_judged_by_created_at_except_in_backtest(
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-01-02T00:00:00", "2026-01-02", "1767312000"])
-def test_send_time_that_is_no_time_is_refused(text: str) -> None:
+def test_invalid_send_time_is_refused(text: str) -> None:
     envelope = envelope_created(START)
     message = envelope_message(envelope)
     message = Message(message.key, message.value, {**message.headers, SENT_HEADER: text})
@@ -102,7 +100,7 @@ class Noted(MemoryBroker):
         await super().publish(topic, message)
 
 
-async def test_gateway_sends_wall_clock_time_whatever_clock_workers_have() -> None:
+async def test_gateway_sends_wall_clock_time() -> None:
     broker, wall = Noted(), SimClock(START)
     async with GatewayClient(broker, clock=SimClock(START - timedelta(days=900)), wall=wall) as client:
         await client.submit(asking(n=1).build())
@@ -119,7 +117,7 @@ async def refusals(desk: MemoryGateway) -> list[tuple[Event, EnvelopeRefused]]:
     return [(event, body) for event, body in found if isinstance(body, EnvelopeRefused)]
 
 
-async def test_envelope_that_is_too_old_is_unpaid_and_on_record_and_answered() -> None:
+async def test_too_old_envelope_is_refused_unpaid() -> None:
     provider = ScriptedProvider([GOOD])
     desk = with_pool(gateway(provider), age=SendAge(SimClock(START + SENT_WITHIN + SECOND)))
     envelope = asking().build()
@@ -195,7 +193,7 @@ PREVENTS = {"answer": False, "claim": True, "call": True}
 
 
 @pytest.mark.parametrize("name", PREVENTS)
-async def test_memory_alone_prevents_second_payment(server: Server, name: str) -> None:
+async def test_stored_claim_or_call_prevents_repayment(server: Server, name: str) -> None:
     envelope = asking().build()
     await server.serve(envelope)
     await server.forget_all_but(name, envelope)
@@ -205,7 +203,7 @@ async def test_memory_alone_prevents_second_payment(server: Server, name: str) -
     assert len(server.provider.requests) == (1 if PREVENTS[name] else 2)
 
 
-async def test_age_limit_is_within_longest_memory_that_prevents_second_payment(server: Server) -> None:
+async def test_age_limit_is_within_payment_memory(server: Server) -> None:
     envelope = asking().build()
     await server.serve(envelope)
 

@@ -52,7 +52,7 @@ async def with_a_paused_model(workers: int) -> MemoryGateway:
     return gateway(lambda _request: GOOD, workers=workers, throttle=Throttle(limiter, SystemClock()))
 
 
-async def test_who_waits_for_one_model_does_not_hold_up_another() -> None:
+async def test_paused_model_does_not_block_others() -> None:
     desk = await with_a_paused_model(workers=2)
 
     async with asyncio.timeout(5), running(desk) as client:
@@ -65,7 +65,7 @@ async def test_who_waits_for_one_model_does_not_hold_up_another() -> None:
     assert answer.result.success
 
 
-async def test_a_pool_that_is_stopped_ends_though_a_call_is_parked() -> None:
+async def test_stopped_pool_ends_parked_call() -> None:
     desk = gateway(lambda _request: GOOD, limits=[tenant(10**9)])
     await nobody_can_pay(desk)
 
@@ -82,7 +82,7 @@ async def test_a_pool_that_is_stopped_ends_though_a_call_is_parked() -> None:
     assert await desk.ledger.waiting("default") == []
 
 
-async def test_a_slot_that_was_given_back_is_another_ones() -> None:
+async def test_returned_slot_serves_another_holder() -> None:
     slots = Slots(1)
     order: list[str] = []
 
@@ -106,7 +106,7 @@ async def test_a_slot_that_was_given_back_is_another_ones() -> None:
     assert order == ["first", "second", "first again"]
 
 
-async def test_who_is_idle_makes_room_for_who_comes_back() -> None:
+async def test_idle_holder_yields_slot_to_returner() -> None:
     slots = Slots(1)
     came, go_on, nothing = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -131,7 +131,7 @@ async def test_who_is_idle_makes_room_for_who_comes_back() -> None:
     assert await is_free(slots)
 
 
-async def test_a_slot_whose_holder_failed_while_it_was_given_back_is_not_kept() -> None:
+async def test_failed_holder_may_not_keep_slot() -> None:
     async with Slots(1).taken() as slot:
         assert slot.may_be_kept
 
@@ -142,7 +142,7 @@ async def test_a_slot_whose_holder_failed_while_it_was_given_back_is_not_kept() 
         assert not slot.may_be_kept
 
 
-async def test_a_stop_ends_the_waits_of_idle_holders_and_lets_none_begin() -> None:
+async def test_stop_ends_idle_waits() -> None:
     slots = Slots(2)
 
     async def idle() -> None:
@@ -156,7 +156,7 @@ async def test_a_stop_ends_the_waits_of_idle_holders_and_lets_none_begin() -> No
         group.create_task(idle())
 
 
-async def test_who_is_cancelled_while_it_waits_for_its_slot_takes_none() -> None:
+async def test_cancelled_waiter_takes_no_slot() -> None:
     slots = Slots(1)
 
     async def parked(came: asyncio.Event) -> None:
@@ -232,7 +232,7 @@ async def served(number: int, up_to: Callable[[int], int]) -> bool:
 
 @given(number=st.integers(1, 4), seed=st.integers(0, 2**32))
 @settings(deadline=None)
-def test_no_slot_is_lost_however_workers_park_come_back_and_are_called_away(number: int, seed: int) -> None:
+def test_random_parking_loses_no_slot(number: int, seed: int) -> None:
     assert asyncio.run(served(number, chance(seed)))
 
 
@@ -258,7 +258,7 @@ async def submitted_apart(desk: MemoryGateway, envelope: LLMEnvelope) -> None:
     assert not any(backlog.waiting for backlog in desk.broker.statistics().backlogs)
 
 
-async def test_a_duplicate_of_a_parked_call_does_not_keep_it_from_its_slot() -> None:
+async def test_duplicate_delivery_blocks_no_parked_call() -> None:
     desk = gateway(lambda _request: GOOD, limits=[tenant(10**9)], workers=1)
     other = await nobody_can_pay(desk)
     envelope = asking().build()
@@ -274,7 +274,7 @@ async def test_a_duplicate_of_a_parked_call_does_not_keep_it_from_its_slot() -> 
     assert answer.result.success
 
 
-async def test_who_waits_for_the_same_request_does_not_keep_the_parked_one_from_its_slot() -> None:
+async def test_equal_request_blocks_no_parked_call() -> None:
     desk = gateway(lambda _request: GOOD, limits=[tenant(10**9)], workers=1)
     other = await nobody_can_pay(desk)
     first, second = fixed().build(), fixed().build()
@@ -306,7 +306,7 @@ class Busy(ScriptedProvider):
         return await super().complete(request)
 
 
-async def test_a_parked_call_that_waits_for_its_slot_beyond_its_lease_is_sent_all_the_same() -> None:
+async def test_parked_call_survives_lease_expiry() -> None:
     provider, ledger = Busy(), MemoryLedger([tenant(10**9)], reserved_lease_s=0)
     desk = gateway(provider, ledger=ledger, workers=1)
     other = await nobody_can_pay(desk)
@@ -326,7 +326,7 @@ async def test_a_parked_call_that_waits_for_its_slot_beyond_its_lease_is_sent_al
     assert (answer.result.success, len(swept)) == (True, 1)
 
 
-async def test_a_pool_that_is_stopped_sends_nobody_who_waits_for_the_same_request() -> None:
+async def test_stopped_pool_sends_no_waiting_duplicates() -> None:
     provider = Busy()
     desk = gateway(provider, workers=2)
     same = [fixed().build() for _ in range(3)]
@@ -364,7 +364,7 @@ class Taken(MemoryLedger):
         await super().dispatch(reservation_id, lease_s=lease_s)
 
 
-async def test_who_loses_the_race_to_send_leaves_the_traffic() -> None:
+async def test_losing_sender_returns_the_permit() -> None:
     limiter = MemoryLimiter(default=RateLimits(concurrent=1), clock=SystemClock())
     throttle = Throttle(limiter, SystemClock())
     desk = gateway(lambda _request: GOOD, ledger=Taken([tenant(10**12)]), throttle=throttle)
@@ -375,7 +375,7 @@ async def test_who_loses_the_race_to_send_leaves_the_traffic() -> None:
     assert (await limiter.status(LANE)).in_flight == 0
 
 
-async def test_nobody_gets_what_was_answered_to_another_tenant_or_what_the_policy_denies() -> None:
+async def test_recorded_answers_respect_tenant_and_policy() -> None:
     envelope = asking().build()
     recorded = RecordedAnswers([await gateway([GOOD]).runner.run(envelope)])
     elsewhere = envelope.model_copy(

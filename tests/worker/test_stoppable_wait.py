@@ -20,7 +20,7 @@ class SlowToEnd(SystemClock):
             await self.may_end.wait()
 
 
-async def test_stopping_again_while_a_wait_is_being_ended_is_harmless() -> None:
+async def test_stopping_twice_is_harmless() -> None:
     clock = SlowToEnd()
     pauses = StoppableWait(clock)
 
@@ -35,7 +35,7 @@ async def test_stopping_again_while_a_wait_is_being_ended_is_harmless() -> None:
     assert not waits.result()
 
 
-async def test_after_the_stop_nobody_waits_any_more() -> None:
+async def test_stopped_wait_returns_immediately() -> None:
     clock = SlowToEnd()
     clock.may_end.set()
     pauses = StoppableWait(clock)

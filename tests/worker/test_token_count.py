@@ -65,7 +65,7 @@ def reserved(request: ModelRequest, count: int | None) -> int:
     return bound(request, capability, PRICES, at=START, input_tokens=count).nusd
 
 
-async def test_what_is_held_is_what_the_count_says() -> None:
+async def test_reservation_uses_the_provider_count() -> None:
     provider = Counting([GOOD])
 
     result = await run(provider, asking().build())
@@ -75,7 +75,7 @@ async def test_what_is_held_is_what_the_count_says() -> None:
     assert result.reserved_nusd == reserved(request, 77) < reserved(request, None)
 
 
-async def test_a_workflow_that_is_not_to_be_counted_is_not() -> None:
+async def test_uncounted_workflow_uses_byte_bound() -> None:
     provider = Counting([GOOD])
 
     result = await run(provider, asking("general").build())
@@ -97,7 +97,7 @@ async def test_a_workflow_that_is_not_to_be_counted_is_not() -> None:
     ],
     ids=repr,
 )
-async def test_without_a_count_bytes_bound_the_tokens(count: int | Exception | None) -> None:
+async def test_missing_count_falls_back_to_bytes(count: int | Exception | None) -> None:
     provider = Counting([GOOD], count)
 
     result = await run(provider, asking().build())
@@ -106,7 +106,7 @@ async def test_without_a_count_bytes_bound_the_tokens(count: int | Exception | N
     assert result.reserved_nusd == reserved(provider.requests[0], None)
 
 
-async def test_a_retry_is_not_counted_again_and_a_request_of_other_words_is() -> None:
+async def test_only_changed_request_is_counted_again() -> None:
     provider = Counting([timed_out(), "no json", timed_out(), GOOD])
 
     result = await run(provider, asking().build())
@@ -115,7 +115,7 @@ async def test_a_retry_is_not_counted_again_and_a_request_of_other_words_is() ->
     assert [request.attempt for request in provider.counted] == [1, 3]
 
 
-async def test_a_count_that_failed_is_not_tried_again_for_a_retry() -> None:
+async def test_failed_count_is_not_retried() -> None:
     provider = Counting([timed_out(), GOOD], ProviderError(FailureKind.SERVER_ERROR, "no", sent=False))
 
     result = await run(provider, asking().build())
@@ -123,7 +123,7 @@ async def test_a_count_that_failed_is_not_tried_again_for_a_retry() -> None:
     assert (result.attempt_number, len(provider.counted)) == (2, 1)
 
 
-async def test_a_budget_that_bytes_would_pass_is_enough_by_the_count() -> None:
+async def test_count_fits_budget_bytes_would_exceed() -> None:
     probe = Counting([GOOD])
     by_count = (await run(probe, asking().build())).reserved_nusd
     limits = [Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=by_count)]
@@ -148,7 +148,7 @@ async def test_a_recorded_answer_is_not_counted() -> None:
     assert (result.served_from, provider.counted) == ("recorded", [])
 
 
-async def test_what_must_not_leave_the_process_is_not_sent_to_be_counted() -> None:
+async def test_replay_only_request_is_not_counted() -> None:
     provider = Counting([])
 
     result = await run(provider, asking().with_determinism(DeterminismLevel.REPLAY_ONLY).build())
@@ -165,9 +165,7 @@ async def test_what_must_not_leave_the_process_is_not_sent_to_be_counted() -> No
     ],
     ids=["expired", "ahead"],
 )
-async def test_what_the_gate_refuses_is_not_sent_to_be_counted(
-    builder: EnvelopeBuilder, kind: FailureKind
-) -> None:
+async def test_refused_request_is_not_counted(builder: EnvelopeBuilder, kind: FailureKind) -> None:
     provider = Counting([])
 
     result = await run(provider, builder.build())
@@ -185,7 +183,7 @@ class Hanging(Counting):
         return None
 
 
-async def test_a_count_is_not_waited_for_longer_than_there_is_patience() -> None:
+async def test_count_wait_is_bounded_by_patience() -> None:
     live = Counting([GOOD])
     await run(live, asking().build())
     provider = Hanging([])

@@ -38,7 +38,7 @@ def test_only_a_refused_schema_is_remembered() -> None:
     assert not known.holds(made(1, model="another").envelope)
 
 
-def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_schemas_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unsupported_schemas, "MOST_REMEMBERED", 2)
     known = UnsupportedSchemas()
 

@@ -19,7 +19,7 @@ async def server(redis_url: str) -> AsyncIterator[Server]:
         yield Server(redis_url, opened)
 
 
-async def test_a_process_that_begins_again_with_its_log_frees_what_it_held(server: Server) -> None:
+async def test_restarted_process_frees_old_claims(server: Server) -> None:
     before, other = await server.process("one"), await server.process("two")
     await taken(before)
     assert await other.claim(KEY, "one") == Busy()
@@ -27,7 +27,7 @@ async def test_a_process_that_begins_again_with_its_log_frees_what_it_held(serve
     assert (await taken(await server.process("one"))).count == 2
 
 
-async def test_a_second_process_of_a_name_does_not_begin_while_one_with_another_log_lives(
+async def test_name_of_live_worker_is_refused(
     server: Server,
 ) -> None:
     first = await server.process("one", log_id="log-a")
@@ -49,7 +49,7 @@ async def test_closed_name_is_free_at_once(server: Server) -> None:
             assert await client.keys(server.name_keys) == []
 
 
-async def test_close_keeps_the_name_of_another_log(server: Server) -> None:
+async def test_close_keeps_name_of_another_log(server: Server) -> None:
     first = await server.process("one", log_id="log-a")
     await server.forget_names()
     await server.process("one", log_id="log-b")
@@ -60,7 +60,7 @@ async def test_close_keeps_the_name_of_another_log(server: Server) -> None:
         await server.process("one", log_id="log-c")
 
 
-async def test_a_process_that_lost_its_name_keeps_its_claims_and_says_so(server: Server) -> None:
+async def test_worker_with_lost_name_keeps_claims(server: Server) -> None:
     clock = Moved()
     first = await server.process("one", clock, log_id="log-a")
     held = await taken(first)
@@ -76,7 +76,7 @@ async def test_a_process_that_lost_its_name_keeps_its_claims_and_says_so(server:
     await first.finish(held, lambda: b"last")
 
 
-async def test_processes_without_a_name_do_not_end_each_other(server: Server) -> None:
+async def test_unnamed_processes_keep_separate_claims(server: Server) -> None:
     await taken(await server.process())
 
     assert await (await server.process()).claim(KEY, "one") == Busy()

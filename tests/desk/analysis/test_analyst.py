@@ -98,7 +98,7 @@ async def considered(
     return await analyst(desk, SimClock(seen.as_of)).consider(seen, **changes)
 
 
-async def test_a_trigger_leads_to_a_question_and_the_question_to_an_assessment() -> None:
+async def test_trigger_causes_call_and_assessment() -> None:
     desk = Desk(by_rules)
 
     outcome = await considered(desk)
@@ -109,7 +109,7 @@ async def test_a_trigger_leads_to_a_question_and_the_question_to_an_assessment()
     assert Assessment.model_validate(desk.events[1].body) == outcome
 
 
-async def test_each_step_names_the_one_before_as_its_cause_within_one_trace() -> None:
+async def test_steps_link_causes_within_single_trace() -> None:
     desk = Desk(by_rules)
 
     outcome = await considered(desk, cause="bar-1")
@@ -125,7 +125,7 @@ async def test_each_step_names_the_one_before_as_its_cause_within_one_trace() ->
     assert outcome.request_hash == envelope.request_hash
 
 
-async def test_a_trigger_names_the_bar_that_it_happened_on() -> None:
+async def test_trigger_event_contains_decision_bar() -> None:
     desk = Desk(by_rules)
 
     await considered(desk)
@@ -139,7 +139,7 @@ async def test_a_trigger_names_the_bar_that_it_happened_on() -> None:
     assert body["last_close"] == "27556.35"
 
 
-async def test_a_trigger_says_when_its_bar_has_a_hole() -> None:
+async def test_trigger_reports_incomplete_bar() -> None:
     desk = Desk(by_rules)
 
     holed = next(now for now in hours() if not now.frames[now.decision].last.complete)
@@ -150,7 +150,7 @@ async def test_a_trigger_says_when_its_bar_has_a_hole() -> None:
     assert (bar["parts"], bar["expected"]) == (8, 12)
 
 
-async def test_a_question_is_of_use_for_five_minutes_of_the_clock() -> None:
+async def test_question_deadline_is_five_minutes() -> None:
     desk = Desk(by_rules)
 
     await considered(desk)
@@ -159,7 +159,7 @@ async def test_a_question_is_of_use_for_five_minutes_of_the_clock() -> None:
 
 
 @pytest.mark.parametrize(("attempt_s", "waits_s"), [(400, 400), (20, 300)])
-async def test_an_answer_is_waited_for_as_long_as_an_attempt_may_take(attempt_s: float, waits_s: int) -> None:
+async def test_deadline_covers_longer_attempt_timeout(attempt_s: float, waits_s: int) -> None:
     desk, policy = Desk(by_rules), RetryPolicy(attempt_timeout_s=attempt_s)
     clock = SimClock(market().as_of)
     patient = analyst(desk, clock, retry_policy=policy)
@@ -170,7 +170,7 @@ async def test_an_answer_is_waited_for_as_long_as_an_attempt_may_take(attempt_s:
     assert desk.asked[0].deadline == market().as_of + timedelta(seconds=waits_s)
 
 
-async def test_a_question_names_who_asks_and_who_shall_answer() -> None:
+async def test_question_names_agent_and_provider() -> None:
     desk = Desk(by_rules)
 
     await considered(desk)
@@ -184,7 +184,7 @@ async def test_a_question_names_who_asks_and_who_shall_answer() -> None:
     assert (envelope.provider, envelope.model) == (LLMProvider.RULES, "rules-1")
 
 
-async def test_an_open_position_reaches_the_question() -> None:
+async def test_question_contains_open_position() -> None:
     desk = Desk(by_rules)
     held = Position(symbol="BTCUSDT", quantity=Decimal("0.05"), average_price=Decimal("27950.10"))
 
@@ -203,7 +203,7 @@ async def test_an_open_position_reaches_the_question() -> None:
         (undelivered, FailureKind.BUDGET_EXHAUSTED),
     ],
 )
-async def test_a_failed_call_is_no_decision_and_not_to_stand_aside(
+async def test_failed_call_returns_no_decision(
     answer_to: Callable[[LLMEnvelope], GatewayReply], category: FailureKind
 ) -> None:
     desk = Desk(answer_to)
@@ -219,7 +219,7 @@ async def test_a_failed_call_is_no_decision_and_not_to_stand_aside(
     assert desk.events[1].body["request_hash"] == desk.asked[0].request_hash
 
 
-async def test_no_decision_is_caused_by_the_attempt_or_by_the_question_if_there_was_none() -> None:
+async def test_undecided_caused_by_attempt_or_question() -> None:
     tried, never_sent = Desk(failed), Desk(undelivered)
 
     await considered(tried)
@@ -231,7 +231,7 @@ async def test_no_decision_is_caused_by_the_attempt_or_by_the_question_if_there_
     assert never_sent.events[1].causation_id == never_sent.asked[0].envelope_id
 
 
-async def test_a_close_without_a_trigger_leaves_a_skip_with_its_reason() -> None:
+async def test_close_without_trigger_records_skip() -> None:
     desk = Desk(by_rules)
 
     outcome = await considered(desk, market(20))
@@ -243,7 +243,7 @@ async def test_a_close_without_a_trigger_leaves_a_skip_with_its_reason() -> None
     assert desk.asked == []
 
 
-async def test_between_two_closes_nothing_is_asked_and_nothing_recorded() -> None:
+async def test_repeated_close_skips_without_record() -> None:
     desk = Desk(by_rules)
     agent = analyst(desk, SimClock(market().as_of))
     await agent.consider(market())
@@ -255,7 +255,7 @@ async def test_between_two_closes_nothing_is_asked_and_nothing_recorded() -> Non
     assert len(desk.events) == 2
 
 
-async def test_before_the_first_decision_bar_nothing_is_recorded(first_bar: Bar) -> None:
+async def test_no_record_before_first_decision_bar(first_bar: Bar) -> None:
     desk = Desk(by_rules)
     view = MarketView("BTCUSDT")
     view.push(first_bar)
@@ -266,7 +266,7 @@ async def test_before_the_first_decision_bar_nothing_is_recorded(first_bar: Bar)
     assert desk.events == []
 
 
-async def test_a_failed_call_leaves_the_thesis_due() -> None:
+async def test_failed_call_keeps_thesis_due() -> None:
     desk = Desk(failed)
 
     await walk(desk, hours()[119:121])
@@ -279,7 +279,7 @@ async def test_a_failed_call_leaves_the_thesis_due() -> None:
     ]
 
 
-async def test_an_analyst_that_remembers_goes_on_as_if_it_had_never_stopped() -> None:
+async def test_resumed_analyst_matches_uninterrupted_run() -> None:
     whole, second_half = Desk(by_rules), Desk(by_rules)
     await walk(whole, hours()[100:140])
     half = [event for event in whole.events if event.as_of and event.as_of <= hours()[119].as_of]
@@ -292,7 +292,7 @@ async def test_an_analyst_that_remembers_goes_on_as_if_it_had_never_stopped() ->
     assert [event.wire for event in second_half.events] == [event.wire for event in whole.events[len(half) :]]
 
 
-async def test_the_same_session_over_the_same_bars_leaves_the_same_record() -> None:
+async def test_equal_sessions_leave_equal_records() -> None:
     first, second, other = Desk(by_rules), Desk(by_rules), Desk(by_rules)
 
     await walk(first, hours()[110:130])
@@ -305,7 +305,7 @@ async def test_the_same_session_over_the_same_bars_leaves_the_same_record() -> N
     assert [e.request_hash for e in first.asked] == [e.request_hash for e in other.asked]
 
 
-async def test_no_two_records_of_a_session_share_an_id() -> None:
+async def test_record_ids_are_unique_per_session() -> None:
     desk = Desk(by_rules)
 
     await walk(desk, hours()[110:140])
@@ -314,7 +314,7 @@ async def test_no_two_records_of_a_session_share_an_id() -> None:
     assert len(ids) == len(set(ids))
 
 
-async def test_a_bar_from_the_future_stops_the_question_and_leaves_no_record() -> None:
+async def test_future_bar_raises_before_recording() -> None:
     desk = Desk(by_rules)
     early = replace(market(), as_of=market().as_of - timedelta(seconds=1))
 
@@ -325,7 +325,7 @@ async def test_a_bar_from_the_future_stops_the_question_and_leaves_no_record() -
     assert desk.events == []
 
 
-async def test_over_the_whole_sample_it_goes_long_short_and_stands_aside() -> None:
+async def test_sample_yields_every_verdict() -> None:
     desk = Desk(by_rules)
 
     await walk(desk, hours())
@@ -335,7 +335,7 @@ async def test_over_the_whole_sample_it_goes_long_short_and_stands_aside() -> No
     assert desk.kinds().count("analysis.skipped") + len(desk.asked) == len(hours())
 
 
-async def test_after_ten_calls_whose_outcome_is_known_the_record_is_evidence() -> None:
+async def test_track_record_requires_ten_known_outcomes() -> None:
     desk = Desk(by_rules)
 
     await walk(desk, hours()[26:140])

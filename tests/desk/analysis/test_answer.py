@@ -30,13 +30,13 @@ def given() -> dict[str, Any]:
     return Judgement.model_validate_json(text()).model_dump(mode="json", exclude_defaults=True)
 
 
-def test_an_accepted_answer_is_the_judgement_in_it() -> None:
+def test_accepted_answer_is_read_as_judgement() -> None:
     read = read_result(asked(), result(parsed_output=given(), raw_output=text()))
 
     assert read == Judgement.model_validate_json(text())
 
 
-def test_a_failure_is_handed_on_as_it_is() -> None:
+def test_failure_is_returned_unchanged() -> None:
     failure = FailureReason(category=FailureKind.TIMEOUT, description="no answer in 60 s", recoverable=True)
 
     assert read_result(asked(), result(success=False, failure=failure, parsed_output=given())) == failure
@@ -51,21 +51,21 @@ def test_a_failure_is_handed_on_as_it_is() -> None:
         ({"success": False, "error": "out of memory"}, FailureKind.INTERNAL_ERROR),
     ],
 )
-def test_what_may_not_be_acted_on_is_no_judgement(changes: dict[str, Any], category: FailureKind) -> None:
+def test_unactionable_result_is_no_judgement(changes: dict[str, Any], category: FailureKind) -> None:
     read = read_result(asked(), result(**{"parsed_output": given(), **changes}))
 
     assert isinstance(read, FailureReason)
     assert read.category is category
 
 
-def test_the_reason_says_what_the_result_says_of_itself() -> None:
+def test_failure_details_include_error_and_violations() -> None:
     read = read_result(asked(), result(success=False, error="out of memory", validation_errors=["no JSON"]))
 
     assert isinstance(read, FailureReason)
     assert read.technical_details == "out of memory; no JSON"
 
 
-def test_an_answer_that_a_worker_let_through_unchecked_is_refused_here() -> None:
+def test_answer_citing_unknown_evidence_is_rejected() -> None:
     forged = {**given(), "layers": {**given()["layers"], "trend": layer(0, "E99")}}
 
     read = read_result(asked(), result(parsed_output=forged))

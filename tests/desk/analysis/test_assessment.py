@@ -34,7 +34,7 @@ def for_direction(scores: dict[str, int], sign: int) -> dict[Layer, int]:
 
 
 @given(SCORES)
-def test_the_total_is_the_sum_of_what_the_layers_say_for_the_direction(scores: dict[str, int]) -> None:
+def test_total_sums_scores_for_direction(scores: dict[str, int]) -> None:
     bullish = assessed(layers=scored(scores))
     bearish = assessed(prices=SHORT, direction="bearish", layers=scored(scores))
 
@@ -43,14 +43,14 @@ def test_the_total_is_the_sum_of_what_the_layers_say_for_the_direction(scores: d
     assert all(-11 <= outcome.total <= 13 for outcome in (bullish, bearish))
 
 
-def test_a_layer_that_was_not_judged_adds_nothing() -> None:
+def test_unjudged_layer_adds_zero() -> None:
     judged = {"trend": layer(2)}
 
     assert assessed(layers=judged).total == 2
 
 
 @given(SCORES)
-def test_trend_patterns_or_indicators_against_it_veto_whatever_the_total(scores: dict[str, int]) -> None:
+def test_vetoing_layer_overrides_total(scores: dict[str, int]) -> None:
     outcome = assessed(Demands(threshold=-11), layers=scored(scores))
 
     vetoed_by = tuple(name for name in VETOING if scores[name] == -2)
@@ -60,9 +60,7 @@ def test_trend_patterns_or_indicators_against_it_veto_whatever_the_total(scores:
 
 
 @given(SCORES, st.sampled_from(["bullish", "bearish"]), st.integers(-11, 13))
-def test_a_trade_needs_the_threshold_and_no_veto(
-    scores: dict[str, int], direction: str, threshold: int
-) -> None:
+def test_trade_requires_threshold_and_no_veto(scores: dict[str, int], direction: str, threshold: int) -> None:
     sign, prices = (1, LONG) if direction == "bullish" else (-1, SHORT)
 
     outcome = assessed(Demands(threshold=threshold), prices, direction=direction, layers=scored(scores))
@@ -75,12 +73,12 @@ def test_a_trade_needs_the_threshold_and_no_veto(
     assert (outcome.stand_aside is None) is trades
 
 
-def test_a_total_at_the_threshold_trades_and_one_below_does_not() -> None:
+def test_trade_threshold_is_inclusive() -> None:
     assert assessed().verdict is Verdict.LONG
     assert assessed(Demands(threshold=5)).stand_aside is StandAside.BELOW_THRESHOLD
 
 
-def test_what_could_not_be_given_is_in_the_assessment() -> None:
+def test_assessment_lists_unavailable_inputs() -> None:
     missing = {Layer.SYSTEM: {"record": "not enough decisions (3 of 10)"}}
 
     outcome = assess(judgement(), provenance(), Demands(), prices=LONG, not_available=missing)
@@ -88,7 +86,7 @@ def test_what_could_not_be_given_is_in_the_assessment() -> None:
     assert outcome.not_available == missing
 
 
-def test_neutral_stands_aside_without_a_plan() -> None:
+def test_neutral_direction_gives_stand_aside() -> None:
     outcome = assessed(prices=None, direction="neutral")
 
     assert outcome.verdict is Verdict.STAND_ASIDE
@@ -97,13 +95,13 @@ def test_neutral_stands_aside_without_a_plan() -> None:
 
 
 @pytest.mark.parametrize(("target", "verdict"), [("110", Verdict.LONG), ("109.99", Verdict.STAND_ASIDE)])
-def test_a_plan_must_pay_for_its_risk(target: str, verdict: Verdict) -> None:
+def test_plan_requires_minimum_risk_reward(target: str, verdict: Verdict) -> None:
     outcome = assessed(prices=PlanPrices("market", Decimal(90), Decimal(target)))
 
     assert outcome.verdict is verdict
 
 
-def test_the_reward_of_a_plan_that_is_not_traded_is_given_too() -> None:
+def test_untraded_plan_has_risk_reward() -> None:
     outcome = assessed(prices=PlanPrices("market", Decimal(90), Decimal(105)))
 
     assert outcome.stand_aside is StandAside.POOR_RISK_REWARD
@@ -111,7 +109,7 @@ def test_the_reward_of_a_plan_that_is_not_traded_is_given_too() -> None:
     assert outcome.plan is None
 
 
-def test_an_assessment_survives_its_way_through_json_with_every_digit() -> None:
+def test_assessment_json_round_trip_keeps_digits() -> None:
     outcome = assessed(prices=PlanPrices(Decimal("99.50"), Decimal("90.10"), Decimal("119.0")))
 
     again = Assessment.model_validate_json(outcome.model_dump_json())

@@ -10,7 +10,7 @@ from tests.desk.analysis.build import hours, judgement, plan, question
 
 
 @pytest.mark.parametrize("rising", [True, False])
-def test_stops_lie_on_the_losing_side_and_targets_on_the_winning_one(*, rising: bool) -> None:
+def test_stops_and_targets_on_correct_sides(*, rising: bool) -> None:
     sign = 1 if rising else -1
 
     for snapshot in hours()[26::10]:
@@ -24,14 +24,14 @@ def test_stops_lie_on_the_losing_side_and_targets_on_the_winning_one(*, rising: 
         assert {"atr_2.0", "atr_3.0", "atr_4.0", "atr_6.0"} <= set(named.targets)
 
 
-def test_the_first_level_is_the_nearest_ahead() -> None:
+def test_rising_levels_sorted_nearest_first() -> None:
     named = candidates_of(question(), rising=True)
     levels = [price for name, price in named.targets.items() if name.startswith("level_")]
 
     assert levels == sorted(levels)
 
 
-def test_names_are_priced_and_prices_are_taken_as_they_are() -> None:
+def test_plan_prices_accept_names_and_numbers() -> None:
     asked = question()
     named = candidates_of(asked, rising=True)
 
@@ -45,5 +45,5 @@ def test_names_are_priced_and_prices_are_taken_as_they_are() -> None:
     assert by_price.stop == Decimal("26000.5")
 
 
-def test_a_neutral_answer_has_no_prices() -> None:
+def test_neutral_answer_has_no_prices() -> None:
     assert plan_prices(question(), judgement(direction="neutral")) is None

@@ -54,22 +54,22 @@ def problems(value: dict[str, Any], asked: LLMEnvelope | None = None) -> dict[st
     return {violation.path: violation.message for violation in found}
 
 
-def test_an_answer_that_agrees_with_itself_and_the_market_passes() -> None:
+def test_consistent_answer_passes_check() -> None:
     assert problems(answer()) == {}
 
 
 @pytest.mark.parametrize(
     "proposal", [None, plan(), plan(stop="swing", target="level_4"), plan("95", "99", "1")]
 )
-def test_the_plan_of_a_neutral_answer_is_not_looked_at(proposal: dict[str, Any] | None) -> None:
+def test_neutral_plan_is_not_checked(proposal: dict[str, Any] | None) -> None:
     assert problems(answer(direction="neutral", trade_plan=proposal)) == {}
 
 
-def test_a_direction_needs_a_plan() -> None:
+def test_direction_requires_a_plan() -> None:
     assert list(problems(answer(trade_plan=None))) == ["$.trade_plan"]
 
 
-def test_cited_evidence_that_is_not_in_the_envelope_is_named_with_what_there_is() -> None:
+def test_unknown_evidence_lists_allowed_ids() -> None:
     asked = market_at_100(missing="system")
     judged = {name: each for name, each in layers().items() if name != "system"}
     judged["risk"] = layer(0, "E9", more_evidence=["E1", "E10"])
@@ -85,14 +85,14 @@ def test_cited_evidence_that_is_not_in_the_envelope_is_named_with_what_there_is(
 
 
 @pytest.mark.parametrize("asked", [market_at_100(missing="system"), market_at_100(silent="system")])
-def test_a_layer_without_numbers_is_not_judged(asked: LLMEnvelope) -> None:
+def test_layer_without_numbers_must_be_unjudged(asked: LLMEnvelope) -> None:
     without = {name: each for name, each in layers().items() if name != "system"}
 
     assert problems(answer(layers=without), asked) == {}
     assert list(problems(answer(layers=layers()), asked)) == ["$.layers.system"]
 
 
-def test_a_layer_with_numbers_is_judged() -> None:
+def test_layer_with_numbers_must_be_judged() -> None:
     without = {name: each for name, each in layers().items() if name != "patterns"}
 
     assert problems(answer(layers=without)) == {
@@ -106,13 +106,11 @@ def test_a_layer_with_numbers_is_judged() -> None:
     st.sampled_from(["atr_1.0", "atr_1.5", "atr_2.0", "atr_3.0"]),
     st.sampled_from(["atr_2.0", "atr_3.0", "atr_4.0", "atr_6.0", "level_1", "level_2"]),
 )
-def test_every_choice_among_priced_candidates_is_a_plan(
-    direction: str, entry: str, stop: str, target: str
-) -> None:
+def test_priced_candidate_choices_pass(direction: str, entry: str, stop: str, target: str) -> None:
     assert problems(answer(direction=direction, trade_plan=plan(entry, stop, target))) == {}
 
 
-def test_a_candidate_without_a_price_is_named_with_those_that_have_one() -> None:
+def test_unpriced_candidate_lists_priced_alternatives() -> None:
     assert problems(answer(trade_plan=plan(stop="swing", target="level_3"))) == {
         "$.trade_plan.stop": "swing has no price here; allowed: atr_1.0, atr_1.5, atr_2.0, atr_3.0",
         "$.trade_plan.target": "level_3 has no price here; "
@@ -125,21 +123,21 @@ LONG_TARGETS = [("100.01", True), ("100", False), ("99", False), ("140", True), 
 
 
 @pytest.mark.parametrize(("stop", "passes"), LONG_STOPS)
-def test_the_stop_of_a_long_lies_below_its_entry_and_within_ten_atr(stop: str, *, passes: bool) -> None:
+def test_long_stop_within_ten_atr_below(stop: str, *, passes: bool) -> None:
     assert list(problems(answer(trade_plan=plan(stop=stop, target="120")))) == (
         [] if passes else ["$.trade_plan.stop"]
     )
 
 
 @pytest.mark.parametrize(("target", "passes"), LONG_TARGETS)
-def test_a_target_of_a_long_lies_above_its_entry_and_within_ten_atr(target: str, *, passes: bool) -> None:
+def test_long_target_within_ten_atr_above(target: str, *, passes: bool) -> None:
     found = problems(answer(trade_plan=plan(stop="90", target=target)))
 
     assert list(found) == ([] if passes else ["$.trade_plan.target"])
 
 
 @given(st.decimals(min_value=1, max_value=199, places=2))
-def test_a_short_is_the_mirror_of_a_long(price: Decimal) -> None:
+def test_short_plan_mirrors_long(price: Decimal) -> None:
     def stops_and_targets(proposed: Decimal, direction: str, target: str, stop: str) -> list[bool]:
         as_stop = plan("market", str(proposed), target)
         as_target = plan("market", stop, str(proposed))
@@ -165,7 +163,7 @@ def test_a_short_is_the_mirror_of_a_long(price: Decimal) -> None:
         ("bearish", "141", False),
     ],
 )
-def test_a_limit_price_waits_for_a_better_price(direction: str, entry: str, *, passes: bool) -> None:
+def test_limit_entry_must_not_cross_market(direction: str, entry: str, *, passes: bool) -> None:
     price = Decimal(entry)
     away = 5 if direction == "bullish" else -5
     proposal = plan(entry, str(price - away), str(price + away))
@@ -177,7 +175,7 @@ def test_a_limit_price_waits_for_a_better_price(direction: str, entry: str, *, p
     assert ("$.trade_plan.entry" not in found) is passes
 
 
-def test_no_price_is_further_than_half_of_the_entry_away() -> None:
+def test_prices_stay_within_half_of_entry() -> None:
     wide = market_at_100(atr="80")
 
     assert problems(answer(trade_plan=plan("market", "50", "150")), wide) == {}
@@ -187,7 +185,7 @@ def test_no_price_is_further_than_half_of_the_entry_away() -> None:
     }
 
 
-def test_the_limits_are_those_of_the_envelope() -> None:
+def test_limits_come_from_envelope() -> None:
     narrow = market_at_100(limits=TradeLimits(max_distance_atr=2))
 
     proposal = plan("market", "90", "120")
@@ -195,7 +193,7 @@ def test_the_limits_are_those_of_the_envelope() -> None:
     assert list(problems(answer(trade_plan=proposal), narrow)) == ["$.trade_plan.stop", "$.trade_plan.target"]
 
 
-def test_a_plan_cannot_pass_without_the_context_that_it_is_held_against() -> None:
+def test_plan_without_context_is_rejected() -> None:
     asked = market_at_100()
     without = envelope(context={"symbol": "BTCUSDT"}, retrieved_evidence=asked.retrieved_evidence)
 
@@ -204,16 +202,16 @@ def test_a_plan_cannot_pass_without_the_context_that_it_is_held_against() -> Non
 
 
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", '"bullish"', "{}", '{"direction": "up"}'])
-def test_text_that_is_no_judgement_is_a_violation_and_no_error(text: str) -> None:
+def test_non_judgement_text_is_violation(text: str) -> None:
     assert check_cmt_assessment(market_at_100(), text)
 
 
-def test_what_does_not_fit_is_named_by_its_path() -> None:
+def test_violation_is_named_by_path() -> None:
     found = problems(answer(trade_plan=plan(target="x")))
 
     assert any(path.startswith("$.trade_plan.target") for path in found)
 
 
 @given(st.text())
-def test_no_text_raises(text: str) -> None:
+def test_arbitrary_text_never_raises(text: str) -> None:
     assert isinstance(check_cmt_assessment(market_at_100(), text), list)

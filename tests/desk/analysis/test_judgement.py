@@ -13,7 +13,7 @@ from agentic_trading.desk.analysis.judgement import SCORE_RANGES, Direction, Jud
 from tests.desk.analysis.build import answer, judgement, layer, layers, plan
 
 
-def test_a_price_keeps_every_digit_that_was_written() -> None:
+def test_price_keeps_all_written_digits() -> None:
     proposal = judgement(trade_plan=plan("27953.830", "27000.00", "28000.10")).trade_plan
 
     assert proposal is not None
@@ -22,7 +22,7 @@ def test_a_price_keeps_every_digit_that_was_written() -> None:
 
 
 @given(st.decimals(min_value="1e-18", max_value=999_999_999_999, places=18))
-def test_a_price_is_written_without_exponent_and_read_back_equal(price: Decimal) -> None:
+def test_price_round_trip_without_exponent(price: Decimal) -> None:
     written = TradeProposal(entry="market", stop=price, target=price).model_dump_json()
 
     assert "E" not in json.loads(written)["target"]
@@ -32,13 +32,13 @@ def test_a_price_is_written_without_exponent_and_read_back_equal(price: Decimal)
 @pytest.mark.parametrize(
     "price", [27953.83, 28000, "1e5", "27,953", "-5", "27953.", "027953", "$10", "", "NaN", None]
 )
-def test_what_is_not_text_of_plain_digits_is_no_price(price: Any) -> None:
+def test_malformed_price_is_rejected(price: Any) -> None:
     with pytest.raises(ValidationError, match=r"trade_plan\.stop"):
         judgement(trade_plan=plan(stop=price))
 
 
 @pytest.mark.parametrize("name", list(Layer))
-def test_a_score_outside_the_range_of_its_layer_is_refused(name: Layer) -> None:
+def test_score_outside_layer_range_rejected(name: Layer) -> None:
     least, most = SCORE_RANGES[name]
 
     for score in (least, most):
@@ -49,22 +49,22 @@ def test_a_score_outside_the_range_of_its_layer_is_refused(name: Layer) -> None:
 
 
 @pytest.mark.parametrize("extra", ["total", "veto", "risk_reward", "size", "symbol", "side", "quantity"])
-def test_a_model_has_no_say_in_what_is_computed(extra: str) -> None:
+def test_extra_answer_fields_are_rejected(extra: str) -> None:
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         Judgement.model_validate(answer(**{extra: 1}))
 
 
-def test_layers_come_in_the_order_of_their_numbers() -> None:
+def test_layers_follow_enum_order() -> None:
     backwards = dict(reversed(layers().items()))
 
     assert [name for name, _ in judgement(layers=backwards).by_layer()] == list(Layer)
 
 
-def test_a_name_of_a_candidate_stays_a_name() -> None:
+def test_candidate_names_stay_unchanged() -> None:
     proposal = judgement(trade_plan=plan("pullback", "swing", "level_2")).trade_plan
 
     assert proposal == TradeProposal(entry="pullback", stop="swing", target="level_2")
 
 
-def test_each_direction_has_its_sign() -> None:
+def test_each_direction_has_a_sign() -> None:
     assert [direction.sign for direction in Direction] == [1, -1, 0]

@@ -31,16 +31,14 @@ PRICES = st.decimals(min_value="1e-18", max_value=999_999_999_999, places=18)
         ),
     ],
 )
-def test_reward_for_risk_of_hand_counted_plans(entry: str, stop: str, target: str, expected: str) -> None:
+def test_risk_reward_of_hand_computed_plans(entry: str, stop: str, target: str, expected: str) -> None:
     ratio = risk_reward(Decimal(entry), Decimal(stop), Decimal(target))
 
     assert str(ratio) == expected
 
 
 @given(PRICES, PRICES, PRICES)
-def test_reward_for_risk_is_exact_but_for_one_rounding_down(
-    entry: Decimal, stop: Decimal, target: Decimal
-) -> None:
+def test_risk_reward_rounds_down_once(entry: Decimal, stop: Decimal, target: Decimal) -> None:
     assume(entry != stop)
     exact = abs(Fraction(target) - Fraction(entry)) / abs(Fraction(entry) - Fraction(stop))
 
@@ -53,7 +51,7 @@ def test_reward_for_risk_is_exact_but_for_one_rounding_down(
 AT_MARKET = PlanPrices("market", Decimal(90), Decimal(120))
 
 
-def test_a_bullish_proposal_buys_and_a_bearish_one_sells() -> None:
+def test_bullish_buys_and_bearish_sells() -> None:
     sides = {
         direction: made.side
         for direction in Direction
@@ -63,7 +61,7 @@ def test_a_bullish_proposal_buys_and_a_bearish_one_sells() -> None:
     assert sides == {Direction.BULLISH: Side.BUY, Direction.BEARISH: Side.SELL}
 
 
-def test_an_entry_at_the_market_is_counted_from_the_last_close() -> None:
+def test_market_entry_uses_last_close() -> None:
     made = trade_plan("BTCUSDT", Direction.BULLISH, AT_MARKET, Decimal("100.50"))
 
     assert made is not None
@@ -71,7 +69,7 @@ def test_an_entry_at_the_market_is_counted_from_the_last_close() -> None:
     assert made.invalidation == "a trade at 90"
 
 
-def test_a_limit_entry_is_counted_from_its_price() -> None:
+def test_limit_entry_uses_limit_price() -> None:
     prices = PlanPrices(Decimal(95), Decimal(90), Decimal(105))
 
     made = trade_plan("BTCUSDT", Direction.BULLISH, prices, Decimal(100), "a close below 90")

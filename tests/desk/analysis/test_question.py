@@ -61,7 +61,7 @@ def with_floats(value: Any) -> Any:
             return value
 
 
-def test_equal_markets_give_equal_requests_whatever_the_ids() -> None:
+def test_equal_markets_give_equal_hashes() -> None:
     first, second = question(seed="first"), question(seed="second")
 
     assert first.envelope_id != second.envelope_id
@@ -78,11 +78,11 @@ def test_equal_markets_give_equal_requests_whatever_the_ids() -> None:
     ],
     ids=["bar", "position", "limits", "analysis.triggered"],
 )
-def test_another_bar_position_limit_or_trigger_is_another_request(asked: Callable[[], LLMEnvelope]) -> None:
+def test_input_change_alters_request_hash(asked: Callable[[], LLMEnvelope]) -> None:
     assert question().request_hash != asked().request_hash
 
 
-def test_a_question_says_what_it_is_about_and_as_of_when() -> None:
+def test_question_has_subject_and_as_of() -> None:
     asked, snapshot = question(), market()
 
     assert asked.workflow is EnvelopeWorkflow.ANALYSIS
@@ -93,36 +93,36 @@ def test_a_question_says_what_it_is_about_and_as_of_when() -> None:
     assert asked.expected_output_schema["$id"] == "cmt_assessment.v2"
 
 
-def test_each_layer_has_its_evidence_known_since_the_newest_bar() -> None:
+def test_each_layer_has_timestamped_evidence() -> None:
     asked = question()
 
     assert [item.source for item in asked.retrieved_evidence] == [f"layers/{layer}" for layer in Layer]
     assert {item.available_at for item in asked.retrieved_evidence} == {market().available_at}
 
 
-def test_the_last_close_is_given_digit_for_digit() -> None:
+def test_last_close_keeps_all_digits() -> None:
     assert question().context["last_close"] == str(market().frames[BASE].last.bar.close)
 
 
-def test_an_open_position_is_given() -> None:
+def test_context_contains_open_position() -> None:
     context = Context.model_validate(question(position=HELD).context)
 
     assert context.position == HELD
 
 
-def test_without_a_position_there_is_none_in_the_context() -> None:
+def test_context_without_position_omits_field() -> None:
     assert "position" not in question().context
     assert Context.model_validate(question().context).position is None
 
 
-def test_a_market_with_a_bar_from_after_its_moment_fails_at_build() -> None:
+def test_question_with_future_bar_is_rejected() -> None:
     early = replace(market(), as_of=market().as_of - timedelta(seconds=1))
 
     with pytest.raises(LookAheadError, match="context"):
         question(early)
 
 
-def test_a_bar_that_has_not_closed_never_gets_into_a_snapshot() -> None:
+def test_unclosed_bar_never_enters_snapshot() -> None:
     bar = load_sample("btcusdt-5m")[0]
     view = MarketView("BTCUSDT")
 
@@ -131,7 +131,7 @@ def test_a_bar_that_has_not_closed_never_gets_into_a_snapshot() -> None:
 
 
 @pytest.mark.parametrize("sample", ["btcusdt-5m", "ethusdt-5m"])
-def test_context_and_evidence_stay_below_four_kilobytes(sample: str) -> None:
+def test_context_and_evidence_below_four_kilobytes(sample: str) -> None:
     warm, track = hours(sample)[26::3], record()
 
     sizes = [
@@ -151,7 +151,7 @@ def test_context_and_evidence_stay_below_four_kilobytes(sample: str) -> None:
 
 
 @pytest.mark.parametrize("layer", list(MEASURES))
-def test_a_row_ends_at_the_longest_timeframe_that_has_the_measure(layer: Layer) -> None:
+def test_row_ends_at_longest_available_timeframe(layer: Layer) -> None:
     for snapshot in hours()[26::10]:
         frames = snapshot.layer_inputs()[layer]["timeframes"]
         content = evidence_of(snapshot)[layer]
@@ -164,12 +164,12 @@ def test_a_row_ends_at_the_longest_timeframe_that_has_the_measure(layer: Layer) 
             assert not any(present[len(row) :])
 
 
-def test_the_timeframe_below_that_of_decisions_is_the_shortest_given() -> None:
+def test_shortest_timeframe_is_below_decision() -> None:
     assert evidence_timeframes(market()) == (Timeframe.M15, Timeframe.H1, Timeframe.H4, Timeframe.D1)
     assert evidence_timeframes(hours(decision=Timeframe.M15)[40])[0] is Timeframe.M5
 
 
-def test_a_measure_that_a_shorter_timeframe_lacks_keeps_its_place() -> None:
+def test_missing_shorter_measure_keeps_place() -> None:
     snapshot = market()
     short, longer = Timeframe.M15, Timeframe.H4
     momentum = replace(snapshot.frames[short].momentum, percent_b=None)
@@ -182,7 +182,7 @@ def test_a_measure_that_a_shorter_timeframe_lacks_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize("sample", ["btcusdt-5m", "ethusdt-5m"])
-def test_a_whole_number_is_an_int_and_the_bytes_are_those_of_the_float(sample: str) -> None:
+def test_integral_numbers_serialize_like_floats(sample: str) -> None:
     for snapshot in hours(sample)[26::5]:
         evidence = {layer.value: content for layer, content in evidence_of(snapshot).items()}
 
@@ -200,7 +200,7 @@ NEVER = {
 """What no source gives: the whole of it, nothing else may be missing for good."""
 
 
-def test_a_warm_market_lacks_what_no_source_gives_and_nothing_else() -> None:
+def test_warm_market_lacks_only_unsourced_data() -> None:
     snapshot = hours()[-1]
     account = portfolio("100000", holding("20000", "500", snapshot, "OTHER"))
 
@@ -210,7 +210,7 @@ def test_a_warm_market_lacks_what_no_source_gives_and_nothing_else() -> None:
     assert all(reason for reasons in missing.values() for reason in reasons.values())
 
 
-def test_no_words_of_the_evidence_are_spent_on_what_is_never_there() -> None:
+def test_unsourced_data_omitted_from_evidence() -> None:
     evidence = evidence_of(market())
 
     assert not any("not_available" in evidence[layer] for layer in NEVER)
@@ -218,14 +218,14 @@ def test_no_words_of_the_evidence_are_spent_on_what_is_never_there() -> None:
         assert word in CMT_ASSESSMENT_PROMPT.text
 
 
-def test_a_timeframe_without_a_closed_bar_is_named_and_has_no_place() -> None:
+def test_timeframe_without_bar_is_reported() -> None:
     evidence = evidence_of(market(20))
 
     assert evidence_timeframes(market(20)) == (Timeframe.M15, Timeframe.H1, Timeframe.H4)
     assert evidence[Layer.TREND]["not_available"] == {"1d": "no closed bar yet"}
 
 
-def test_without_a_second_market_and_a_record_their_layers_are_not_asked_for() -> None:
+def test_unavailable_layers_are_not_required() -> None:
     asked = question(replace(market(), reference=None))
 
     assert set(asked.expected_output_schema["properties"]["layers"]["required"]) == (
@@ -235,18 +235,18 @@ def test_without_a_second_market_and_a_record_their_layers_are_not_asked_for() -
     assert not_available(asked)[Layer.SYSTEM] == {"record": "not enough decisions (0 of 10)"}
 
 
-def test_with_both_all_nine_layers_are_asked_for() -> None:
+def test_available_layers_are_all_required() -> None:
     asked = question(record=record())
 
     assert asked.expected_output_schema["properties"]["layers"]["required"] == list(Layer)
     assert available_layers(asked) == frozenset(Layer)
 
 
-def test_another_record_is_another_request() -> None:
+def test_record_change_alters_request_hash() -> None:
     assert question(record=record(11)).request_hash != question(record=record(12)).request_hash
 
 
-def test_numbers_are_those_of_the_snapshot_in_fewer_digits() -> None:
+def test_evidence_rounds_snapshot_numbers() -> None:
     snapshot = market()
     inputs, evidence = snapshot.layer_inputs(), evidence_of(snapshot)
 
@@ -256,7 +256,7 @@ def test_numbers_are_those_of_the_snapshot_in_fewer_digits() -> None:
     assert evidence[Layer.LEVELS]["above"]["price"] == [level["price"] for level in nearest]
 
 
-def test_a_swing_is_given_without_its_time() -> None:
+def test_swing_level_omits_timestamp() -> None:
     names = [
         name
         for snapshot in hours()[60::10]
@@ -269,14 +269,14 @@ def test_a_swing_is_given_without_its_time() -> None:
     }
 
 
-def test_patterns_are_given_of_the_decision_timeframe_and_the_next_longer() -> None:
+def test_patterns_cover_decision_and_longer_timeframe() -> None:
     content = evidence_of(market())[Layer.PATTERNS]
 
     assert set(content) == {"1h", "4h"}
     assert all(text.split()[1] in {"up", "down"} for text in (content["1h"]["break"], content["4h"]["break"]))
 
 
-def test_the_trend_says_which_bars_have_a_hole_and_says_nothing_where_none_has() -> None:
+def test_trend_reports_incomplete_bars_only() -> None:
     holed = next(now for now in hours() if not now.frames[now.decision].last.complete)
 
     assert evidence_of(holed)[Layer.TREND]["incomplete"] == [

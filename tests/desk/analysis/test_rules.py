@@ -55,7 +55,7 @@ def assessed(envelope: LLMEnvelope) -> Assessment:
     ("sample", "decision", "every"),
     [("btcusdt-5m", Timeframe.H1, 1), ("ethusdt-5m", Timeframe.H1, 1), ("btcusdt-5m", Timeframe.M15, 6)],
 )
-def test_every_answer_passes_schema_and_check(sample: str, decision: Timeframe, every: int) -> None:
+def test_rule_answers_pass_schema_and_check(sample: str, decision: Timeframe, every: int) -> None:
     for envelope in asked(sample, decision, every):
         text = cmt_assessment_rule(envelope)
 
@@ -65,7 +65,7 @@ def test_every_answer_passes_schema_and_check(sample: str, decision: Timeframe, 
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_no_direction_is_rare_and_both_sides_trade(sample: str) -> None:
+def test_each_direction_and_side_is_frequent(sample: str) -> None:
     outcomes = [assessed(envelope) for envelope in asked(sample)]
 
     directions = Counter(outcome.judgement.direction for outcome in outcomes)
@@ -75,11 +75,11 @@ def test_no_direction_is_rare_and_both_sides_trade(sample: str) -> None:
     assert min(verdicts[verdict] for verdict in (Verdict.LONG, Verdict.SHORT)) >= len(outcomes) / 8
 
 
-def test_equal_context_and_evidence_give_equal_text() -> None:
+def test_equal_questions_give_equal_text() -> None:
     assert cmt_assessment_rule(question(seed="first")) == cmt_assessment_rule(question(seed="second"))
 
 
-def test_every_number_in_a_finding_stands_in_the_evidence_that_it_cites() -> None:
+def test_findings_cite_numbers_from_evidence() -> None:
     for envelope in asked():
         judged = Judgement.model_validate_json(cmt_assessment_rule(envelope))
         items = {f"E{place}": item for place, item in enumerate(envelope.evidence_json, start=1)}
@@ -92,7 +92,7 @@ def test_every_number_in_a_finding_stands_in_the_evidence_that_it_cites() -> Non
 
 
 @pytest.mark.parametrize("layer", list(Layer))
-def test_a_layer_without_evidence_is_not_judged_and_the_answer_still_passes(layer: Layer) -> None:
+def test_layer_without_evidence_is_unjudged(layer: Layer) -> None:
     for snapshot in hours()[49::15]:
         whole = question(snapshot, record=record())
         kept = [item for item in whole.retrieved_evidence if item.source != f"layers/{layer}"]
@@ -104,7 +104,7 @@ def test_a_layer_without_evidence_is_not_judged_and_the_answer_still_passes(laye
         assert layer not in Judgement.model_validate_json(text).layers
 
 
-def test_without_a_stop_within_the_limits_the_direction_is_neutral() -> None:
+def test_missing_stop_makes_direction_neutral() -> None:
     trending = [envelope for envelope in asked() if assessed(envelope).plan]
     narrow = TradeLimits(max_distance_atr=1)
 
@@ -115,7 +115,7 @@ def test_without_a_stop_within_the_limits_the_direction_is_neutral() -> None:
         assert outcome.stand_aside is StandAside.NEUTRAL
 
 
-def test_a_plan_leaves_at_the_first_level_that_pays_and_at_four_atr_at_most() -> None:
+def test_target_is_paying_level_or_cap() -> None:
     rewards = []
 
     for envelope in asked():
@@ -141,7 +141,7 @@ def test_a_plan_leaves_at_the_first_level_that_pays_and_at_four_atr_at_most() ->
     assert len(set(rewards)) > 1
 
 
-def test_a_record_that_loses_speaks_against_trading_and_one_that_pays_for_it() -> None:
+def test_track_record_sets_system_score() -> None:
     trending = next(envelope for envelope in asked() if assessed(envelope).plan)
     scores = {}
 
@@ -156,7 +156,7 @@ def test_a_record_that_loses_speaks_against_trading_and_one_that_pays_for_it() -
     assert scores == {0.5: -1, 1.0: 0, 2.0: 1}
 
 
-def test_an_envelope_of_another_agent_is_no_question() -> None:
+def test_foreign_envelope_raises_value_error() -> None:
     envelope = question(market()).model_copy(update={"context": {"symbol": "BTCUSDT"}})
 
     with pytest.raises(ValueError, match="validation errors for Context"):

@@ -43,12 +43,12 @@ def fits_model(value: Any) -> bool:
     return True
 
 
-def test_its_id_names_the_rules_and_the_check() -> None:
+def test_published_and_asked_ids_agree() -> None:
     assert CMT_ASSESSMENT_SCHEMA["$id"] == asked_assessment_schema(ALL)["$id"] == "cmt_assessment.v2"
 
 
 @pytest.mark.parametrize("asked", [ALL, WITHOUT_TWO])
-def test_a_provider_can_hold_an_answer_to_what_is_asked(asked: frozenset[Layer]) -> None:
+def test_asked_schema_is_provider_enforceable(asked: frozenset[Layer]) -> None:
     enforced = strict_schema(canonical_bytes(dict(asked_assessment_schema(asked))), sentinel=False)
 
     assert enforced is not None
@@ -62,11 +62,11 @@ def test_a_provider_can_hold_an_answer_to_what_is_asked(asked: frozenset[Layer])
         assert list(held["properties"]) == held["required"] == ["finding", "evidence", "score"]
 
 
-def test_what_is_asked_takes_less_than_two_and_a_half_kilobytes() -> None:
+def test_asked_schema_below_2500_bytes() -> None:
     assert len(canonical_bytes(dict(asked_assessment_schema(ALL)))) < 2_500
 
 
-def test_equal_layers_are_asked_with_the_same_schema() -> None:
+def test_equal_layers_share_cached_schema() -> None:
     assert asked_assessment_schema(frozenset(Layer)) is asked_assessment_schema(ALL)
 
 
@@ -109,13 +109,13 @@ def answers(
         st.fixed_dictionaries({}, optional={name.value: scored(name, more=True) for name in Layer}),
     )
 )
-def test_what_fits_the_schema_is_a_judgement_and_is_written_back_unchanged(value: dict[str, Any]) -> None:
+def test_schema_valid_answer_round_trips_unchanged(value: dict[str, Any]) -> None:
     assert PUBLISHED.is_valid(value)
     assert json.loads(Judgement.model_validate(value).model_dump_json(exclude_defaults=True)) == value
 
 
 @given(answers(NAMED, st.fixed_dictionaries({name.value: scored(name, more=False) for name in Layer})))
-def test_what_fits_a_question_fits_the_published_schema_too(value: dict[str, Any]) -> None:
+def test_asked_answer_fits_published_schema(value: dict[str, Any]) -> None:
     assert ASKED.is_valid(value)
     assert PUBLISHED.is_valid(value)
 
@@ -145,7 +145,7 @@ def test_what_fits_a_question_fits_the_published_schema_too(value: dict[str, Any
     ],
     ids=lambda value: None,
 )
-def test_what_the_schema_refuses_is_no_judgement_either(value: dict[str, Any]) -> None:
+def test_schema_and_model_reject_same_values(value: dict[str, Any]) -> None:
     assert not PUBLISHED.is_valid(value)
     assert not ASKED.is_valid(value)
     assert not fits_model(value)
@@ -162,6 +162,6 @@ def test_what_the_schema_refuses_is_no_judgement_either(value: dict[str, Any]) -
     ],
     ids=["no plan", "a price", "a layer missing", "long", "more evidence"],
 )
-def test_a_question_asks_for_less_than_what_is_published(value: dict[str, Any]) -> None:
+def test_asked_schema_narrower_than_published(value: dict[str, Any]) -> None:
     assert PUBLISHED.is_valid(value)
     assert not ASKED.is_valid(value)

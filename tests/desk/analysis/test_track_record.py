@@ -16,7 +16,7 @@ NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def test_an_outcome_is_known_at_the_first_close_four_bars_later_and_not_before() -> None:
+def test_outcome_known_four_bars_later() -> None:
     track = TrackRecord(Timeframe.H1)
     track.add_forecast(NOON, Direction.BEARISH, 100.0)
 
@@ -31,7 +31,7 @@ def test_an_outcome_is_known_at_the_first_close_four_bars_later_and_not_before()
     assert outcome.gain_pct == pytest.approx(1.0)
 
 
-def test_a_neutral_call_has_no_outcome() -> None:
+def test_neutral_call_has_no_outcome() -> None:
     track = TrackRecord(Timeframe.H1)
 
     track.add_forecast(NOON, Direction.NEUTRAL, 100.0)
@@ -40,7 +40,7 @@ def test_a_neutral_call_has_no_outcome() -> None:
     assert track.outcomes == ()
 
 
-def test_before_ten_outcomes_the_record_says_how_many_there_are() -> None:
+def test_short_record_reports_outcome_count() -> None:
     assert record(9).evidence() == {"not_available": {"record": "not enough decisions (9 of 10)"}}
     assert record(10).evidence()["decisions"] == 10
 
@@ -49,7 +49,7 @@ def test_before_ten_outcomes_the_record_says_how_many_there_are() -> None:
     st.lists(st.tuples(st.sampled_from(list(Direction)), st.integers(50, 150)), max_size=40),
     st.integers(0, 40),
 )
-def test_what_comes_later_does_not_change_what_is_known(calls: list[tuple[Direction, int]], cut: int) -> None:
+def test_later_data_keeps_known_outcomes(calls: list[tuple[Direction, int]], cut: int) -> None:
     def fed(rows: list[tuple[Direction, int]]) -> TrackRecord:
         track = TrackRecord(Timeframe.H1)
         for place, (direction, price) in enumerate(rows):
@@ -63,7 +63,7 @@ def test_what_comes_later_does_not_change_what_is_known(calls: list[tuple[Direct
     assert all(outcome.known_at >= outcome.forecast.at + 4 * HOUR for outcome in late.outcomes)
 
 
-def test_figures_of_hand_counted_gains() -> None:
+def test_figures_of_hand_computed_gains() -> None:
     figures = figures_of([2.0, -1.0, 1.0, -2.0])
 
     assert figures["hit_rate_pct"] == 50.0
@@ -73,7 +73,7 @@ def test_figures_of_hand_counted_gains() -> None:
     assert figures["runs_z"] == pytest.approx((4 - 3) / sqrt(8 * 4 / (16 * 3)))
 
 
-def test_what_is_not_defined_is_named_and_not_given() -> None:
+def test_undefined_figures_are_listed_unavailable() -> None:
     track = TrackRecord(Timeframe.H1)
     for place in range(10):
         track.add_forecast(NOON + place * 5 * HOUR, Direction.BULLISH, 100.0)
@@ -99,12 +99,12 @@ def test_figures_keep_their_bounds(gains: list[float]) -> None:
     ("hits", "sign"),
     [([True] * 5 + [False] * 5, -1), ([True, False] * 5, 1), ([True] * 5, 0), ([True, False], 0), ([], 0)],
 )
-def test_streaks_are_below_zero_and_turns_above(hits: list[bool], sign: int) -> None:
+def test_streaks_negative_and_alternation_positive(hits: list[bool], sign: int) -> None:
     z = runs_z(hits)
 
     assert (0 if z is None else (z > 0) - (z < 0)) == sign
 
 
-def test_a_drawdown_counts_from_the_start() -> None:
+def test_drawdown_counts_from_start() -> None:
     assert max_drawdown([-1.0, -2.0, 5.0]) == 3.0
     assert max_drawdown([1.0, 2.0]) == 0.0

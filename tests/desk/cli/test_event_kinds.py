@@ -42,12 +42,12 @@ def kinds_of_ours() -> Iterator[type[EventBody]]:
             yield body
 
 
-def test_every_body_is_in_the_list_of_the_schemas_and_has_a_sample() -> None:
+def test_every_body_is_listed_and_sampled() -> None:
     assert set(kinds_of_ours()) == set(EVENT_BODIES) == {type(body) for body in BODIES}
     assert len({body.KIND for body in EVENT_BODIES}) == len(EVENT_BODIES)
 
 
-def test_who_matches_on_a_union_gets_what_its_kinds_read() -> None:
+def test_unions_match_registered_kinds() -> None:
     assert set(get_args(DeskBody)) == set(DESK.bodies)
     assert set(get_args(GovernanceBody)) == set(GOVERNANCE.bodies)
     assert set(get_args(RecursionBody)) == set(RECURSION.bodies)
@@ -57,7 +57,7 @@ def test_who_matches_on_a_union_gets_what_its_kinds_read() -> None:
     )
 
 
-def test_a_kind_is_a_noun_and_a_past_participle_or_what_its_namespace_says() -> None:
+def test_kind_has_two_alphabetic_parts() -> None:
     for body in EVENT_BODIES:
         noun, _, happened = body.KIND.partition(".")
         assert noun.isalpha()
@@ -65,7 +65,7 @@ def test_a_kind_is_a_noun_and_a_past_participle_or_what_its_namespace_says() -> 
         assert body.KIND not in {other.KIND.partition(".")[0] for other in EVENT_BODIES}
 
 
-def test_the_golden_log_has_a_line_of_every_kind_that_is_read_and_spelled_as_it_stands() -> None:
+def test_golden_log_covers_every_kind() -> None:
     lines = [Event.model_validate_json(line) for line in GOLDEN.read_bytes().splitlines()]
 
     assert [line.kind for line in lines] == [body.KIND for body in BODIES]
@@ -75,7 +75,7 @@ def test_the_golden_log_has_a_line_of_every_kind_that_is_read_and_spelled_as_it_
         assert canonical_bytes(body.model_dump(mode="json")) == canonical_bytes(line.body)
 
 
-def test_every_kind_has_a_schema_that_its_sample_fits() -> None:
+def test_every_kind_schema_covers_sample() -> None:
     schemas = published()
 
     for body in BODIES:
@@ -84,7 +84,7 @@ def test_every_kind_has_a_schema_that_its_sample_fits() -> None:
         assert set(orjson.loads(as_event(body).wire)) <= set(schema["properties"])
 
 
-async def test_an_unknown_kind_with_unknown_fields_passes_log_and_bus_byte_for_byte() -> None:
+async def test_unknown_kind_round_trips_unchanged() -> None:
     newer = event("budget.adjusted", body={"by": 7}, of_a_newer_release={"kept": [1, None]})
     store = MemoryInteractionStore()
 
@@ -94,7 +94,7 @@ async def test_an_unknown_kind_with_unknown_fields_passes_log_and_bus_byte_for_b
     assert entry.record.wire == newer.wire
 
 
-def test_what_trace_shows_of_an_event_is_in_its_body() -> None:
+def test_trace_fields_exist_in_bodies() -> None:
     samples = {body.KIND: as_event(body).body for body in BODIES}
 
     for kind, lines in {**chains.SHOWN, **renderers.SHOWN}.items():
@@ -106,7 +106,7 @@ def test_what_trace_shows_of_an_event_is_in_its_body() -> None:
 
 
 @pytest.mark.parametrize(("name", "places"), FOLDS.items())
-def test_a_fold_that_forgets_a_kind_does_not_type_check(name: str, places: int) -> None:
+def test_folds_end_with_assert_never(name: str, places: int) -> None:
     tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
 
     last_cases = [ast.unparse(node.cases[-1]) for node in ast.walk(tree) if isinstance(node, ast.Match)]
@@ -115,7 +115,7 @@ def test_a_fold_that_forgets_a_kind_does_not_type_check(name: str, places: int) 
     assert last_cases.count("case _:\n    assert_never(body)") == places
 
 
-def test_desk_registers_a_renderer_for_each_first_word_of_its_kinds() -> None:
+def test_desk_registers_renderer_per_namespace() -> None:
     offered = {offer.name: offer.load() for offer in plugins.offers(chains.RENDERERS)}
 
     assert offered == dict.fromkeys(DESK.namespaces, renderers)

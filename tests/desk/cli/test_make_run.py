@@ -13,7 +13,7 @@ RULES = (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 @pytest.mark.timeout(30)  # the whole sample, as `make run` plays it
-def test_every_kind_of_fault_hits_in_the_first_run(command: Command) -> None:
+def test_make_run_hits_every_fault(command: Command) -> None:
     asked = re.search(r"--data (\S+) .*\n.* --inject (\S+) --seed \$\(SEED\)", RULES)
     seed = re.search(r"^SEED := (\w+)$", RULES, re.MULTILINE)
     assert asked
@@ -28,7 +28,7 @@ def test_every_kind_of_fault_hits_in_the_first_run(command: Command) -> None:
     assert command("trace", "why", shown_id("README.md", "runs/rules"), "--store", "demo").code == 0
 
 
-def test_fill_id_of_the_cli_page_is_found(session: Path, command: Command) -> None:
+def test_fill_id_in_cli_docs_exists(session: Path, command: Command) -> None:
     assert (
         command("trace", "why", shown_id("docs/reference/cli.md", "runs/first"), "--store", session).code == 0
     )

@@ -17,7 +17,7 @@ ROWS = """open_time,open,high,low,close,volume
 """
 
 
-def test_every_sample_is_named_with_its_licence(command: Command) -> None:
+def test_samples_listed_with_licence(command: Command) -> None:
     drawn = command("data", "list").out
     listed = json.loads(command("data", "list", "--json").out)
 
@@ -26,7 +26,7 @@ def test_every_sample_is_named_with_its_licence(command: Command) -> None:
     assert "MIT" in drawn
 
 
-def test_a_sample_is_described_with_the_halt_that_it_holds(command: Command) -> None:
+def test_sample_description_shows_halt(command: Command) -> None:
     told = command("data", "describe", "btcusdt-5m").out
 
     assert "2,576" in told
@@ -35,7 +35,7 @@ def test_a_sample_is_described_with_the_halt_that_it_holds(command: Command) -> 
     assert "MIT" in told
 
 
-def test_a_file_is_described_by_what_is_read_from_it(command: Command) -> None:
+def test_file_description_matches_content(command: Command) -> None:
     file = Path("abc-5m.csv")
     file.write_text(ROWS, encoding="utf-8")
 
@@ -47,7 +47,7 @@ def test_a_file_is_described_by_what_is_read_from_it(command: Command) -> None:
     assert contents["sha256"] == hashlib.sha256(ROWS.encode()).hexdigest()
 
 
-def test_what_is_not_known_of_a_file_is_said(command: Command) -> None:
+def test_description_shows_unknown_licence(command: Command) -> None:
     Path("abc.csv").write_text("\n".join(ROWS.splitlines()[:2]), encoding="utf-8")
 
     told = " ".join(command("data", "describe", "abc.csv").out.split())
@@ -57,14 +57,14 @@ def test_what_is_not_known_of_a_file_is_said(command: Command) -> None:
     assert "licence not known" in told
 
 
-def test_an_unknown_name_tells_what_can_be_described(command: Command) -> None:
+def test_unknown_name_lists_samples(command: Command) -> None:
     ended = command("data", "describe", "dogeusdt-1m")
 
     assert ended.code == ExitCode.BAD_INPUT
     assert "btcusdt-5m, ethusdt-5m" in ended.err
 
 
-def test_a_malformed_file_is_named_with_line_and_column(command: Command) -> None:
+def test_describe_malformed_file_shows_position(command: Command) -> None:
     Path("abc.csv").write_text(ROWS.replace("102,99", "102,low"), encoding="utf-8")
 
     ended = command("data", "describe", "abc.csv")
@@ -74,9 +74,7 @@ def test_a_malformed_file_is_named_with_line_and_column(command: Command) -> Non
 
 
 @pytest.mark.parametrize(("hours", "told"), [(0, "which holds no bar"), (9, "which looks like bars of 1h")])
-def test_a_file_that_could_not_feed_a_run_is_refused_as_a_run_refuses_it(
-    hours: int, told: str, command: Command
-) -> None:
+def test_describe_rejects_file_unfit_to_run(hours: int, told: str, command: Command) -> None:
     opens = [f"2023-03-20T0{hour}:00:00Z" for hour in range(hours)]
     rows = ["open_time,open,high,low,close,volume", *(f"{at},100,102,99,101,5" for at in opens)]
     Path("abc.csv").write_text("\n".join(rows), encoding="utf-8")

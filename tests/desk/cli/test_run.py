@@ -41,7 +41,7 @@ def bars_file(*rows: str) -> Path:
     return file
 
 
-def test_a_run_ends_with_a_summary_and_leaves_a_log(command: Command) -> None:
+def test_run_prints_summary_and_writes_log(command: Command) -> None:
     ended = command("run", "--data", bars_file(*ROWS), "--out", "out")
 
     assert ended.code == ExitCode.DONE
@@ -50,7 +50,7 @@ def test_a_run_ends_with_a_summary_and_leaves_a_log(command: Command) -> None:
     assert Path("out/decisions.jsonl").exists()
 
 
-def test_as_json_only_the_report_is_printed(command: Command) -> None:
+def test_json_run_prints_report_only(command: Command) -> None:
     ended = command("run", "--data", bars_file(*ROWS), "--out", "out", "--json")
 
     data = RunReport.model_validate_json(ended.out).data[0]
@@ -58,7 +58,7 @@ def test_as_json_only_the_report_is_printed(command: Command) -> None:
     assert ended.err == ""
 
 
-def test_without_a_folder_the_session_is_named_after_its_data(command: Command) -> None:
+def test_default_folder_named_after_data(command: Command) -> None:
     command("run", "--data", bars_file(*ROWS))
 
     assert Path("runs/abc-5m/run.json").exists()
@@ -74,11 +74,11 @@ def test_without_a_folder_the_session_is_named_after_its_data(command: Command) 
         (("-",), "stdin"),
     ],
 )
-def test_a_folder_is_named_after_what_is_run(names: tuple[str, ...], folder: str) -> None:
+def test_folder_name_derives_from_data(names: tuple[str, ...], folder: str) -> None:
     assert folder_for(names) == folder
 
 
-def test_a_second_run_into_the_same_folder_is_run_2(command: Command) -> None:
+def test_second_run_gets_number_two(command: Command) -> None:
     command("run", "--data", bars_file(*ROWS), "--out", "out")
 
     ended = command("run", "--data", "abc-5m.csv", "--out", "out")
@@ -105,7 +105,7 @@ def test_a_second_run_into_the_same_folder_is_run_2(command: Command) -> None:
         ([], "--data"),
     ],
 )
-def test_what_cannot_be_run_is_refused_with_what_can(words: list[str], told: str, command: Command) -> None:
+def test_invalid_options_show_allowed_values(words: list[str], told: str, command: Command) -> None:
     ended = command("run", *words, "--out", "out")
 
     assert ended.code == ExitCode.BAD_INPUT
@@ -113,7 +113,7 @@ def test_what_cannot_be_run_is_refused_with_what_can(words: list[str], told: str
     assert "Traceback" not in ended.err
 
 
-def test_a_malformed_file_is_named_with_line_and_column(command: Command) -> None:
+def test_run_malformed_file_shows_position(command: Command) -> None:
     ended = command(
         "run", "--data", bars_file(ROWS[0], "2023-03-20T00:05:00Z,101,many,100,102,6"), "--out", "out"
     )
@@ -122,7 +122,7 @@ def test_a_malformed_file_is_named_with_line_and_column(command: Command) -> Non
     assert "line 3, column 'high'" in ended.err
 
 
-def test_gaps_and_repeated_bars_are_told(command: Command) -> None:
+def test_gaps_and_repeats_are_reported(command: Command) -> None:
     file = bars_file(ROWS[0], ROWS[0], ROWS[2])
 
     ended = command("run", "--data", file, "--timeframe", "5m", "--out", "out")
@@ -131,7 +131,7 @@ def test_gaps_and_repeated_bars_are_told(command: Command) -> None:
     assert "repeated bars: 1, left out" in ended.out
 
 
-def test_a_folder_that_cannot_be_used_has_its_own_code(command: Command) -> None:
+def test_unusable_folder_has_own_exit_code(command: Command) -> None:
     Path("out").write_text("a file", encoding="utf-8")
 
     ended = command("run", "--data", "btcusdt-5m", "--out", "out")
@@ -140,7 +140,7 @@ def test_a_folder_that_cannot_be_used_has_its_own_code(command: Command) -> None
     assert "out" in ended.err
 
 
-def test_a_log_that_another_process_writes_has_its_own_code(command: Command) -> None:
+def test_locked_log_has_own_exit_code(command: Command) -> None:
     Path("out").mkdir()
     with Path("out/interactions.jsonl").open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -154,7 +154,7 @@ def test_a_log_that_another_process_writes_has_its_own_code(command: Command) ->
 START = "from agentic_trading.cli.main import main; main()"
 
 
-def test_ctrl_c_ends_with_the_summary_and_all_that_was_done_on_disk(tmp_path: Path) -> None:
+def test_ctrl_c_writes_summary_and_manifest(tmp_path: Path) -> None:
     """The bar on the terminal says when bars have been lived through; the sender never ends the stream."""
     screen, terminal = pty.openpty()
     rows = "\n".join([HEADER, *ROWS, ""]).encode()
@@ -180,13 +180,13 @@ def test_ctrl_c_ends_with_the_summary_and_all_that_was_done_on_disk(tmp_path: Pa
     assert json.loads((tmp_path / "out" / "run.json").read_bytes())["interrupted"] is True
 
 
-def test_an_amount_is_read_digit_by_digit() -> None:
+def test_amount_parses_exactly_or_is_rejected() -> None:
     assert usd_amount("0.10") == Decimal("0.10")
     with pytest.raises(typer.BadParameter):
         usd_amount("ten")
 
 
-def test_the_first_sample_is_a_whole_session(session: Path) -> None:
+def test_session_manifest_names_sample_and_digest(session: Path) -> None:
     manifest = json.loads((session / "run.json").read_bytes())
 
     assert manifest["data"][0]["name"] in SAMPLES
@@ -198,7 +198,7 @@ def lines_of(folder: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def test_a_second_writer_that_is_refused_leaves_the_folder_as_it_was(command: Command) -> None:
+def test_refused_second_writer_changes_no_files(command: Command) -> None:
     command("run", "--data", bars_file(*ROWS), "--out", "out")
     before = lines_of("out")
     with Path("out/interactions.jsonl").open("ab") as other:
@@ -222,7 +222,7 @@ def test_a_second_writer_that_is_refused_leaves_the_folder_as_it_was(command: Co
         ["--budget-usd", "1e999999"],
     ],
 )
-def test_what_cannot_be_run_leaves_no_folder(words: list[str], command: Command) -> None:
+def test_invalid_run_creates_no_folder(words: list[str], command: Command) -> None:
     Path("empty-5m.csv").write_text(HEADER, encoding="utf-8")
     hours = [f"2023-03-20T0{hour}:00:00Z,100,102,99,101,5" for hour in range(9)]
     Path("hourly-5m.csv").write_text("\n".join([HEADER, *hours]), encoding="utf-8")
@@ -233,7 +233,7 @@ def test_what_cannot_be_run_leaves_no_folder(words: list[str], command: Command)
     assert not Path("out").exists()
 
 
-def test_a_stream_without_a_bar_is_bad_input(tmp_path: Path) -> None:
+def test_stream_without_bars_is_bad_input(tmp_path: Path) -> None:
     words = ["run", "--data", "ABC=-", "--out", str(tmp_path / "out")]
 
     ended = subprocess.run(
@@ -245,7 +245,7 @@ def test_a_stream_without_a_bar_is_bad_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [[], ["--bars", "3"], ["--bars", "9"]])
-def test_a_run_that_has_ended_is_not_run_over_again(more: list[str], command: Command) -> None:
+def test_ended_run_is_not_resumed(more: list[str], command: Command) -> None:
     command("run", "--data", bars_file(*ROWS), "--out", "out")
     before = lines_of("out")
 
@@ -256,7 +256,7 @@ def test_a_run_that_has_ended_is_not_run_over_again(more: list[str], command: Co
     assert lines_of("out") == before
 
 
-def test_a_run_that_has_ended_is_not_run_over_again_because_its_bars_are_gone(command: Command) -> None:
+def test_ended_run_without_bars_not_resumed(command: Command) -> None:
     command("run", "--data", bars_file(*ROWS), "--out", "out")
     Path("out/bars-ABC.csv").unlink()
     before = lines_of("out")
@@ -269,7 +269,7 @@ def test_a_run_that_has_ended_is_not_run_over_again_because_its_bars_are_gone(co
 
 
 @pytest.mark.parametrize("more", [[], ["--bars", "4"]])
-def test_a_run_that_has_ended_goes_on_when_there_are_more_bars(more: list[str], command: Command) -> None:
+def test_ended_run_resumes_with_more_bars(more: list[str], command: Command) -> None:
     command("run", "--data", bars_file(*ROWS), "--out", "out")
     bars_file(*ROWS, "2023-03-20T00:15:00Z,103,105,102,104,7")
 
@@ -279,7 +279,7 @@ def test_a_run_that_has_ended_goes_on_when_there_are_more_bars(more: list[str], 
     assert "4 bars" in ended.out
 
 
-def test_a_run_that_ended_at_its_limit_goes_on_beyond_it(command: Command) -> None:
+def test_run_resumes_beyond_bar_limit(command: Command) -> None:
     words = ["run", "--data", "btcusdt-5m", "--out", "out"]
     command(*words, "--bars", 2)
 
@@ -289,7 +289,7 @@ def test_a_run_that_ended_at_its_limit_goes_on_beyond_it(command: Command) -> No
     assert f"{WARM_UP_BARS + 3} bars" in more.out
 
 
-def test_the_first_bar_that_counts_is_the_first_at_which_an_analyst_is_asked(command: Command) -> None:
+def test_first_counted_bar_follows_warm_up(command: Command) -> None:
     report = json.loads(command("run", "--data", "btcusdt-5m", "--bars", 1, "--out", "out", "--json").out)
     earlier = asyncio.run(ran(Path("earlier"), data=("btcusdt-5m",), bars=WARM_UP_BARS))
 
@@ -311,7 +311,7 @@ KILLED: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("when", KILLED)
-def test_a_killed_run_goes_on_to_the_same_digest_whatever_it_had_written(
+def test_killed_run_resumes_to_same_digest(
     when: str, session: Path, command: Command, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(session, tmp_path / "killed")
@@ -330,7 +330,7 @@ def unread(pipe: int) -> int:
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"    "), sys.byteorder)
 
 
-def test_ctrl_c_before_a_stream_goes_on_leaves_the_session_as_it_was(tmp_path: Path) -> None:
+def test_interrupted_resume_changes_no_files(tmp_path: Path) -> None:
     """A run that has ended waits for a bar beyond those that it was fed, before it writes."""
     rows = "\n".join([HEADER, *ROWS, ""]).encode()
     words = [sys.executable, "-c", START, "run", "--data", "ABC=-", "--out", str(tmp_path / "out")]
@@ -354,14 +354,14 @@ def test_ctrl_c_before_a_stream_goes_on_leaves_the_session_as_it_was(tmp_path: P
     assert lines_of(str(tmp_path / "out")) == before
 
 
-def test_a_sample_of_many_stocks_has_no_bars_that_warm_it_up(command: Command) -> None:
+def test_stock_sample_has_no_warm_up(command: Command) -> None:
     report = json.loads(command("run", "--data", "sp500-sample", "--bars", 2, "--out", "out", "--json").out)
 
     assert {fed["bars"] for fed in report["data"]} == {2}
 
 
 @pytest.mark.parametrize("words", [["--family", "momentum"], ["--rounds", 3]])
-def test_data_that_no_planner_trades_takes_no_terms_of_a_plan(words: list[str], command: Command) -> None:
+def test_plan_options_require_planner_data(words: list[str], command: Command) -> None:
     ended = command("run", "--data", "btcusdt-5m", *words, "--out", "out")
 
     assert ended.code == 2

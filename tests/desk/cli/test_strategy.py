@@ -32,7 +32,7 @@ def script(tmp_path: Path, *answers: str) -> Path:
     return path
 
 
-def test_30_rounds_of_the_rules_are_valid_and_distinct_and_stand_beside_what_luck_gives(
+def test_thirty_rule_rounds_valid_and_distinct(
     command: Command,
 ) -> None:
     ended = command(*PROPOSE[:4], "--rounds", 30, "--random", 2, "--provider", "rules", "--json")
@@ -49,7 +49,7 @@ def test_30_rounds_of_the_rules_are_valid_and_distinct_and_stand_beside_what_luc
         assert {"sharpe", "cagr", "turnover"} <= set(found[beside]["out_of_sample"])
 
 
-def test_the_table_says_what_was_chosen_on_which_half_and_that_it_proves_nothing(command: Command) -> None:
+def test_propose_table_states_method_and_limits(command: Command) -> None:
     ended = command(*PROPOSE, "--rounds", 3, "--plot", "equity.png")
 
     assert ended.code == 0
@@ -70,9 +70,7 @@ def test_the_table_says_what_was_chosen_on_which_half_and_that_it_proves_nothing
     assert Path("equity.png").read_bytes().startswith(PNG)
 
 
-def test_malformed_answers_and_repeats_are_counted_and_seen_in_the_trace(
-    command: Command, tmp_path: Path
-) -> None:
+def test_rejected_answers_counted_and_traced(command: Command, tmp_path: Path) -> None:
     given = ["not JSON", answer({**SET, "stop_loss": "10%"}), answer(SET), answer(SET), answer(SET)]
     config = script(tmp_path, *given)
 
@@ -89,7 +87,7 @@ def test_malformed_answers_and_repeats_are_counted_and_seen_in_the_trace(
     assert "plan.chosen" in trace.out
 
 
-def test_a_provider_of_another_name_is_asked_with_the_patience_of_its_adapter(
+def test_named_provider_uses_adapter_retry_policy(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(providers, "PATIENCE", {"scripted": RetryPolicy(attempt_timeout_s=299)})
@@ -108,9 +106,7 @@ def test_a_provider_of_another_name_is_asked_with_the_patience_of_its_adapter(
     assert '"attempt_timeout_s":299' in Path("out", "interactions.jsonl").read_text(encoding="utf-8")
 
 
-def test_where_nothing_can_be_chosen_the_command_ends_with_1_and_says_why(
-    command: Command, tmp_path: Path
-) -> None:
+def test_failed_choice_exits_with_reason(command: Command, tmp_path: Path) -> None:
     config = script(tmp_path, "no", "no either")
 
     ended = command(*PROPOSE, "--rounds", 1, "--provider", "scripted", "--config", config)
@@ -122,7 +118,7 @@ def test_where_nothing_can_be_chosen_the_command_ends_with_1_and_says_why(
     assert json.loads(again.out)["reason"]["category"] == "parsing_error"
 
 
-def test_an_earlier_search_is_played_again_from_its_log(command: Command) -> None:
+def test_recorded_search_replays_same_rounds(command: Command) -> None:
     first = command(*PROPOSE, "--rounds", 4, "--json")
 
     again = command(
@@ -135,7 +131,7 @@ def test_an_earlier_search_is_played_again_from_its_log(command: Command) -> Non
     assert after["champion"] == before["champion"]
 
 
-def test_a_second_search_in_a_folder_runs_no_code_for_what_is_remembered(command: Command) -> None:
+def test_repeated_search_reuses_cached_results(command: Command) -> None:
     first = json.loads(command(*PROPOSE, "--rounds", 3, "--json").out)
     damaged = sorted(Path("out/strategies").iterdir())
     damaged[0].write_text("{")
@@ -183,9 +179,7 @@ def test_a_second_search_in_a_folder_runs_no_code_for_what_is_remembered(command
         ),
     ],
 )
-def test_what_cannot_be_is_bad_input_with_what_is_allowed(
-    command: Command, words: list[str], said: str
-) -> None:
+def test_invalid_propose_options_show_allowed_values(command: Command, words: list[str], said: str) -> None:
     ended = command(*PROPOSE, *words)
 
     assert ended.code == 2
@@ -193,9 +187,7 @@ def test_what_cannot_be_is_bad_input_with_what_is_allowed(
 
 
 @pytest.mark.parametrize("name", ["show", "code", "backtest"])
-def test_a_set_that_is_wrong_is_bad_input_with_each_thing_that_is_wrong(
-    command: Command, tmp_path: Path, name: str
-) -> None:
+def test_invalid_set_lists_each_violation(command: Command, tmp_path: Path, name: str) -> None:
     ended = command("strategy", name, written(tmp_path, {**SET, "momentum_period": 25, "stop_loss": "10%"}))
 
     assert ended.code == 2
@@ -214,29 +206,27 @@ def test_a_set_that_is_wrong_is_bad_input_with_each_thing_that_is_wrong(
         ({**SET, "strategy_type": ["momentum"]}, "Allowed: momentum, mean_reversion, volatility"),
     ],
 )
-def test_a_file_that_holds_no_set_is_bad_input(
-    command: Command, tmp_path: Path, value: Any, said: str
-) -> None:
+def test_file_without_set_is_bad_input(command: Command, tmp_path: Path, value: Any, said: str) -> None:
     ended = command("strategy", "show", written(tmp_path, value))
 
     assert (ended.code, ended.out) == (2, "")
     assert said in ended.err
 
 
-def test_a_file_may_begin_with_a_byte_order_mark(command: Command, tmp_path: Path) -> None:
+def test_byte_order_mark_is_accepted(command: Command, tmp_path: Path) -> None:
     plain = command("strategy", "show", written(tmp_path, SET))
 
     assert command("strategy", "show", written(tmp_path, "\ufeff" + json.dumps(SET))) == plain
 
 
-def test_a_file_that_is_not_there_is_bad_input(command: Command) -> None:
+def test_missing_set_file_is_bad_input(command: Command) -> None:
     ended = command("strategy", "show", "nowhere.json")
 
     assert ended.code == 2
     assert "a JSON file with the parameters of a strategy" in ended.err
 
 
-def test_a_set_is_shown_with_its_meaning_and_its_hashes(command: Command, tmp_path: Path) -> None:
+def test_show_prints_meaning_and_hashes(command: Command, tmp_path: Path) -> None:
     path = written(tmp_path, EXAMPLE)
 
     shown = command("strategy", "show", path)
@@ -248,7 +238,7 @@ def test_a_set_is_shown_with_its_meaning_and_its_hashes(command: Command, tmp_pa
     assert values["params"]["catalyst_type"] == "revenue"
 
 
-def test_what_the_panel_cannot_serve_is_shown_but_not_run(command: Command, tmp_path: Path) -> None:
+def test_unserved_set_shown_but_not_run(command: Command, tmp_path: Path) -> None:
     path = written(tmp_path, EXAMPLE)
 
     assert command("strategy", "code", path).code == 0
@@ -257,7 +247,7 @@ def test_what_the_panel_cannot_serve_is_shown_but_not_run(command: Command, tmp_
     assert '- Allowed: ["none", "volume"]' in ended.err
 
 
-def test_code_is_printed_as_it_is_run_and_its_checks_beside_it(command: Command, tmp_path: Path) -> None:
+def test_code_is_printed_with_checks(command: Command, tmp_path: Path) -> None:
     ended = command("strategy", "code", written(tmp_path, SET), "--check")
 
     assert ended.code == 0
@@ -266,7 +256,7 @@ def test_code_is_printed_as_it_is_run_and_its_checks_beside_it(command: Command,
     assert ended.err.splitlines()[-3:] == ["gate: passed", "run and promises: passed", "look-ahead: passed"]
 
 
-def test_a_set_is_run_beside_equal_weight_and_costs_count(command: Command, tmp_path: Path) -> None:
+def test_backtest_compares_equal_weight_and_costs(command: Command, tmp_path: Path) -> None:
     path = written(tmp_path, SET)
 
     table = command("strategy", "backtest", path, "--plot", "equity.png")
@@ -283,7 +273,7 @@ def test_a_set_is_run_beside_equal_weight_and_costs_count(command: Command, tmp_
 
 
 @pytest.mark.parametrize("package", ["numpy", "matplotlib", "jinja2"])
-def test_without_the_extra_the_command_names_it(tmp_path: Path, package: str) -> None:
+def test_missing_extra_is_named(tmp_path: Path, package: str) -> None:
     path = written(tmp_path, SET)
     hidden = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.modules[{package!r}] = None; from agentic_trading.cli.main import main; "
     program = f"{hidden}main(['strategy', 'backtest', {str(path)!r}, '--plot', 'equity.png'])"
@@ -299,7 +289,7 @@ def test_without_the_extra_the_command_names_it(tmp_path: Path, package: str) ->
     assert f"{package} is not installed. Run pip install 'agentic-trading[desk]'" in ended.stderr
 
 
-def test_a_picture_that_cannot_be_drawn_hides_no_result(command: Command, tmp_path: Path) -> None:
+def test_plot_failure_keeps_results(command: Command, tmp_path: Path) -> None:
     (tmp_path / "taken.png").mkdir()
 
     ended = command(*PROPOSE, "--rounds", 1, "--plot", tmp_path / "taken.png")

@@ -53,11 +53,11 @@ def line_with(text: str, start: str) -> str:
         ("digest", f"digest sha256:{'ab' * 32}"),
     ],
 )
-def test_a_fact_stands_on_its_own_line(start: str, line: str) -> None:
+def test_each_fact_has_own_line(start: str, line: str) -> None:
     assert line_with(told(), start) == line
 
 
-def test_word_without_a_price_is_reported_with_its_remedy() -> None:
+def test_unpriced_word_shows_remedy() -> None:
     add = "add service_tier to the price of stub/m-1"
     word = UnpricedWord(model="stub/m-1", word="service_tier=on_demand", attempts=3, add=add)
 
@@ -69,20 +69,20 @@ def test_word_without_a_price_is_reported_with_its_remedy() -> None:
     assert line_with(text, "bill not read") == "bill not read 2 attempts: usage.cost is -1"
 
 
-def test_rules_that_cost_nothing_are_told_to_be_free() -> None:
+def test_zero_cost_rules_shown_as_free() -> None:
     assert line_with(told(cost_nusd=0), "cost") == (
         "cost 0.000000 of 5.000000 USD (0.0 %), rules are free and --budget-usd applies only to priced models"
     )
 
 
-def test_a_run_that_the_platform_held_back_names_the_history_of_its_budgets() -> None:
+def test_budget_exhaustion_links_budget_history() -> None:
     assert "agentic-trading budget history --store runs/demo" in told(
         no_decisions={"analysis": {"budget_exhausted": 3}}
     )
     assert "budget history" not in told(no_decisions={"analysis": {"timeout": 3}})
 
 
-def test_the_budget_that_refused_is_named() -> None:
+def test_refusing_budget_is_named() -> None:
     budgets = [
         RefusedBudget(
             scope="tenant acme this day", unit="nano-USD", calls=12, asked=42_000_000, left=11_300_000
@@ -101,7 +101,7 @@ def test_the_budget_that_refused_is_named() -> None:
     assert "not on record: 2 attempts" in text
 
 
-def test_what_happens_rarely_is_told_only_when_it_did() -> None:
+def test_rare_facts_appear_only_when_present() -> None:
     assert "in doubt" not in told()
     assert "no decision none" in " ".join(told(no_decisions={}).split())
     assert "1 call that may have been billed, charged in full" in told(in_doubt=1)
@@ -121,67 +121,67 @@ def test_what_happens_rarely_is_told_only_when_it_did() -> None:
     assert "quiet: 14 bars" in told(data=[fed(quiet=["14 bars without a trade"])])
 
 
-def test_a_kind_of_fault_that_was_asked_for_and_hit_nothing_is_told() -> None:
+def test_injected_fault_without_hits_is_shown() -> None:
     assert line_with(told(injected={"timeout": {}}), "injected timeout") == "injected timeout 0"
 
 
-def test_an_injected_cut_is_called_truncated() -> None:
+def test_injected_cut_is_called_truncated() -> None:
     words = told(injected={"cut": {"asked again, then accepted": 2}})
 
     assert line_with(words, "injected truncated") == "injected truncated 2: re-asked, accepted 2"
 
 
-def test_of_many_gaps_the_first_five_are_told_and_the_rest_counted() -> None:
+def test_only_first_five_gaps_are_listed() -> None:
     words = told(data=[fed(gaps=[f"hole {number}" for number in range(12)])])
 
     assert [f"hole {number}" in words for number in (0, 4, 5)] == [True, True, False]
     assert "and 7 more" in words
 
 
-def test_one_bar_is_one_bar() -> None:
+def test_single_bar_is_singular() -> None:
     assert " 1 bar," in told(data=[fed(bars=1)])
 
 
-def test_a_digest_is_not_wrapped_at_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_digest_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(summary(report()), on=Console(width=80))
 
     [line] = [line for line in capsys.readouterr().out.splitlines() if "ab" * 32 in line]
     assert len(line) <= 80
 
 
-def test_a_later_run_says_that_its_digest_is_its_own() -> None:
+def test_later_run_digest_is_explained() -> None:
     assert "has its own ids" not in told()
     assert "run 2 has its own ids, so its digest differs from those of earlier runs" in told(run_number=2)
 
 
-def test_the_profit_of_rules_on_data_of_your_own_is_not_called_in_sample() -> None:
+def test_own_data_profit_not_in_sample() -> None:
     words = told(data=[fed(symbol="SOLUSDT", is_sample=False)])
 
     assert line_with(words, "P&L on") == "P&L on SOLUSDT unknown: your own data"
 
 
-def test_the_profit_of_a_model_is_told_apart_by_its_training_cutoff() -> None:
+def test_model_profit_split_by_training_cutoff() -> None:
     words = told(provider="recorded", model="claude-sonnet-5-5", knowledge={"in_sample": 7, "post_cutoff": 2})
 
     assert "in sample 7 · after the training cutoff 2" in words
 
 
-def test_more_attempts_than_calls_were_allowed_are_explained() -> None:
+def test_attempts_above_call_limit_are_explained() -> None:
     assert line_with(told(sent=4, max_calls=4), "calls allowed") == "calls allowed 4 (--max-calls)"
     assert "4 (--max-calls), without attempts that were refused or could not connect" in told(
         sent=5, max_calls=4
     )
 
 
-def test_an_interrupted_run_says_so_at_the_top() -> None:
+def test_interruption_is_in_first_line() -> None:
     assert "interrupted after 1.2 s" in told(interrupted=True).splitlines()[0]
 
 
-def test_a_run_without_equity_has_no_return() -> None:
+def test_run_without_equity_has_no_return() -> None:
     assert line_with(told(equity_start=0), "this run") == "this run -12.50 - +3.40 bps"
 
 
-def test_the_risk_of_a_run_is_that_of_its_closes() -> None:
+def test_risk_line_shows_performance_figures() -> None:
     moved = performance([100.0, 110.0, 99.0, 118.8], [100.0, 0.0, 50.0], bars_per_year=3)
     still = performance([100.0, 100.0], [0.0])
 
@@ -192,7 +192,7 @@ def test_the_risk_of_a_run_is_that_of_its_closes() -> None:
     assert "risk" not in told()
 
 
-def test_risk_of_a_year_names_its_factor() -> None:
+def test_yearly_risk_shows_factor() -> None:
     moved = performance([100.0] * 2808 + [96.02], [0.0] * 2808, bars_per_year=78 * 252)
     year = MarketYear(bars_per_session=78, sessions=252)
 
@@ -202,7 +202,7 @@ def test_risk_of_a_year_names_its_factor() -> None:
     )
 
 
-def test_a_yearly_rate_of_a_moment_is_not_spelled_out() -> None:
+def test_extreme_yearly_return_is_capped() -> None:
     lucky = performance([100.0, 101.0], [0.0], bars_per_year=10_000)
     beyond = performance([100.0, 101.0], [0.0], bars_per_year=1_000_000)
 
@@ -210,38 +210,38 @@ def test_a_yearly_rate_of_a_moment_is_not_spelled_out() -> None:
     assert "return -, Sharpe -" in line_with(told(performance=beyond), "risk")
 
 
-def test_the_intent_with_the_largest_shortfall_comes_first() -> None:
+def test_largest_shortfall_is_first() -> None:
     words = told()
 
     assert line_with(words, "largest") == "largest shortfall +5.30 bps: buy 0.25 BTCUSDT"
     assert words.index("+5.30 bps: buy") < words.index("+1.40 bps: buy")
 
 
-def test_where_nothing_was_filled_there_is_no_shortfall() -> None:
+def test_no_fills_show_no_shortfall() -> None:
     words = told(shortfall=FillingCost(intents=[sent(None)]))
 
     assert line_with(words, "this run") == "this run -12.50 -0.12 % -"
     assert "intents filled" not in words
 
 
-def test_the_next_steps_are_commands_for_this_session() -> None:
+def test_next_steps_are_session_commands() -> None:
     assert next_steps(report())[0] == "agentic-trading trace why f-1 --store runs/demo"
     assert next_steps(report())[-1] == "agentic-trading replay run runs/demo --workers 8"
 
 
-def test_without_a_fill_there_is_no_fill_to_ask_about() -> None:
+def test_next_steps_without_fill_omit_why() -> None:
     assert not any("why" in step for step in next_steps(report(first_fill_id="")))
 
 
-def test_a_later_run_is_named_for_the_replay() -> None:
+def test_next_steps_include_run_number() -> None:
     assert "--run 2" in next_steps(report(run_number=2))[-1]
 
 
-def test_words_from_outside_cannot_steer_the_terminal() -> None:
+def test_escape_sequences_are_not_printed() -> None:
     assert "\x1b" not in told(skips={"\x1b[2Jgone": 1})
 
 
-def test_a_model_is_told_with_its_share_of_accepted_answers_and_its_limit() -> None:
+def test_model_summary_shows_share_and_limit() -> None:
     text = told(provider="local", model="smollm2-135m", sent=12, accepted=5, max_calls=12, cost_nusd=0)
 
     assert line_with(text, "accepted") == "accepted 5 of 12 attempts sent (42 %)"
@@ -251,5 +251,5 @@ def test_a_model_is_told_with_its_share_of_accepted_answers_and_its_limit() -> N
     )
 
 
-def test_a_run_that_sent_nothing_has_no_share_of_accepted_answers() -> None:
+def test_run_without_attempts_has_no_share() -> None:
     assert "attempts sent" not in told(sent=0)

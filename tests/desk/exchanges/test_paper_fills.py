@@ -13,7 +13,7 @@ DECISION_BAR = bar(0, "100 101 99 100")
 CALM = "100 101 99 100"
 
 
-async def test_a_market_order_pays_the_next_open_and_half_a_spread() -> None:
+async def test_market_buy_pays_open_plus_spread() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order())
@@ -27,7 +27,7 @@ async def test_a_market_order_pays_the_next_open_and_half_a_spread() -> None:
     assert (await exchange.account()).cash == Decimal("9899.42974000")
 
 
-async def test_a_market_order_to_sell_gets_the_next_open_less_half_a_spread() -> None:
+async def test_market_sell_gets_open_less_spread() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(side="sell"))
@@ -39,7 +39,7 @@ async def test_a_market_order_to_sell_gets_the_next_open_less_half_a_spread() ->
     assert (await exchange.account()).quantity("BTCUSDT") == -1
 
 
-async def test_a_fee_is_rounded_up_to_a_hundred_millionth() -> None:
+async def test_fee_rounds_up_to_eight_decimals() -> None:
     costs = TradingCosts(maker_fee_bps=Decimal("0.333"))
 
     assert costs.fee(Decimal("27953.83"), Decimal("0.00001"), "maker") == Decimal(
@@ -47,7 +47,7 @@ async def test_a_fee_is_rounded_up_to_a_hundred_millionth() -> None:
     )  # 0.0000093086
 
 
-async def test_a_limit_that_is_exactly_touched_is_not_filled() -> None:
+async def test_touched_limit_is_not_filled() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(order_type="limit", limit_price=Decimal(99)))
@@ -55,7 +55,7 @@ async def test_a_limit_that_is_exactly_touched_is_not_filled() -> None:
     assert await exchange.on_bar(bar(1, CALM)) == []
 
 
-async def test_a_limit_that_is_traded_through_is_filled_at_its_price_as_maker() -> None:
+async def test_traded_through_limit_fills_as_maker() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(order_type="limit", limit_price=Decimal(99)))
@@ -66,7 +66,7 @@ async def test_a_limit_that_is_traded_through_is_filled_at_its_price_as_maker() 
     assert fill.fee == Decimal("0.01980000")  # 2 bps of 99
 
 
-async def test_a_limit_to_sell_is_filled_by_a_bar_that_trades_above_it() -> None:
+async def test_sell_limit_fills_above_price() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(side="sell", order_type="limit", limit_price=Decimal(101)))
@@ -76,7 +76,7 @@ async def test_a_limit_to_sell_is_filled_by_a_bar_that_trades_above_it() -> None
     assert fill.price == 101
 
 
-async def test_a_limit_that_arrives_beyond_the_open_takes_the_better_open() -> None:
+async def test_crossing_limit_takes_better_open() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(order_type="limit", limit_price=Decimal(102)))
@@ -86,7 +86,7 @@ async def test_a_limit_that_arrives_beyond_the_open_takes_the_better_open() -> N
     assert (fill.price, fill.liquidity) == (Decimal("100.01"), "taker")
 
 
-async def test_a_limit_that_arrives_close_to_the_open_never_pays_more_than_its_price() -> None:
+async def test_crossing_limit_never_exceeds_price() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(order_type="limit", limit_price=Decimal("200.01")))
@@ -96,7 +96,7 @@ async def test_a_limit_that_arrives_close_to_the_open_never_pays_more_than_its_p
     assert fill.price == Decimal("200.01")  # the spread alone would make it 200.02
 
 
-async def test_a_resting_limit_is_filled_at_its_price_by_a_bar_that_opens_beyond_it() -> None:
+async def test_resting_limit_fills_at_own_price() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(order_type="limit", limit_price=Decimal(99)))
@@ -107,7 +107,7 @@ async def test_a_resting_limit_is_filled_at_its_price_by_a_bar_that_opens_beyond
     assert (fill.price, fill.liquidity) == (99, "maker")
 
 
-async def test_a_post_only_order_rests_at_its_price_even_where_the_open_is_better() -> None:
+async def test_post_only_rests_at_limit_price() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(order_type="post_only", limit_price=Decimal(99)))
@@ -117,7 +117,7 @@ async def test_a_post_only_order_rests_at_its_price_even_where_the_open_is_bette
     assert (fill.price, fill.liquidity) == (99, "maker")
 
 
-async def test_a_post_only_order_that_would_take_is_cancelled() -> None:
+async def test_taking_post_only_is_cancelled() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(order_type="post_only", limit_price=Decimal("100.01")))
@@ -128,7 +128,7 @@ async def test_a_post_only_order_that_would_take_is_cancelled() -> None:
     assert end.reason is CancelReason.WOULD_TAKE
 
 
-async def test_a_pegged_order_stands_below_the_last_close_before_it_became_active() -> None:
+async def test_pegged_order_follows_close_before_activation() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(
@@ -141,7 +141,7 @@ async def test_a_pegged_order_stands_below_the_last_close_before_it_became_activ
     assert fill.price == Decimal("119.40")  # 120 - 50 bps
 
 
-async def test_a_pegged_order_waits_for_a_close_to_be_pegged_to() -> None:
+async def test_pegged_order_waits_for_first_close() -> None:
     exchange = paper()
     await exchange.submit(order(order_type="limit", peg_bps=Decimal(50)))
 
@@ -150,7 +150,7 @@ async def test_a_pegged_order_waits_for_a_close_to_be_pegged_to() -> None:
     assert fill.price == Decimal("99.50")
 
 
-async def test_an_order_takes_its_share_of_each_bar() -> None:
+async def test_order_takes_share_of_each_bar() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(quantity=Decimal("2.5"), max_participation=Decimal("0.1")))
@@ -164,7 +164,7 @@ async def test_an_order_takes_its_share_of_each_bar() -> None:
     assert taken == [Decimal(1), Decimal(1), Decimal("0.5")]  # 1.00099 down to lots of 0.001
 
 
-async def test_all_orders_together_take_the_share_that_the_exchange_allows() -> None:
+async def test_orders_together_respect_participation_limit() -> None:
     exchange = paper(max_participation=Decimal("0.15"))
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(max_participation=Decimal("0.1")))
@@ -175,7 +175,7 @@ async def test_all_orders_together_take_the_share_that_the_exchange_allows() -> 
     assert (first.quantity, second.quantity) == (1, Decimal("0.5"))
 
 
-async def test_a_bar_in_which_nothing_traded_fills_nothing() -> None:
+async def test_bar_without_volume_fills_no_order() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order())
@@ -184,7 +184,7 @@ async def test_a_bar_in_which_nothing_traded_fills_nothing() -> None:
     assert len(await exchange.open_orders()) == 1
 
 
-async def test_immediate_or_cancel_ends_with_the_first_bar() -> None:
+async def test_ioc_order_ends_with_first_bar() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(time_in_force="ioc", max_participation=Decimal("0.1")))
@@ -200,7 +200,7 @@ async def test_immediate_or_cancel_ends_with_the_first_bar() -> None:
     )
 
 
-async def test_a_deadline_cancels_what_is_left() -> None:
+async def test_deadline_cancels_remaining_quantity() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(
@@ -213,7 +213,7 @@ async def test_a_deadline_cancels_what_is_left() -> None:
     assert (end.reason, end.quantity) == (CancelReason.DEADLINE, 1)
 
 
-async def test_a_deadline_takes_what_is_left_at_the_next_open() -> None:
+async def test_deadline_crosses_remaining_quantity_at_open() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     deadline = START + 2 * FIVE_MINUTES
@@ -227,7 +227,7 @@ async def test_a_deadline_takes_what_is_left_at_the_next_open() -> None:
     assert (fill.price, fill.cause, fill.liquidity) == (Decimal("105.02"), "deadline", "taker")
 
 
-async def test_a_crossing_order_goes_on_until_it_is_filled() -> None:
+async def test_crossing_order_continues_until_filled() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     deadline = START + FIVE_MINUTES + FIVE_MINUTES / 2
@@ -239,7 +239,7 @@ async def test_a_crossing_order_goes_on_until_it_is_filled() -> None:
     assert causes == [(Decimal("0.4"), "order"), (Decimal("0.4"), "deadline"), (Decimal("0.2"), "deadline")]
 
 
-async def test_a_bar_that_closes_after_the_deadline_does_not_fill_a_resting_order() -> None:
+async def test_resting_order_not_filled_past_deadline() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(
@@ -249,7 +249,7 @@ async def test_a_bar_that_closes_after_the_deadline_does_not_fill_a_resting_orde
     assert await exchange.on_bar(bar(1, "100 101 90 100")) == []
 
 
-async def test_a_halt_fills_nothing_and_the_deadline_is_kept_at_the_reopening() -> None:
+async def test_halt_defers_fills_and_deadline() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     deadline = START + 3 * FIVE_MINUTES
@@ -264,7 +264,7 @@ async def test_a_halt_fills_nothing_and_the_deadline_is_kept_at_the_reopening() 
     assert (fill.order_id, fill.price) == ("o2", Decimal("90.01"))
 
 
-async def test_a_cancelled_order_is_dated_by_the_last_bar_or_its_own_start() -> None:
+async def test_cancellation_time_uses_bar_or_start() -> None:
     exchange = paper()
     await exchange.submit(order())
     await exchange.submit(order(order_id="o2"))
@@ -283,9 +283,7 @@ async def test_a_cancelled_order_is_dated_by_the_last_bar_or_its_own_start() -> 
 @pytest.mark.parametrize(
     "kind", [{"order_type": "market"}, {"order_type": "limit", "limit_price": Decimal(90)}]
 )
-async def test_after_a_halt_an_entry_whose_intent_has_expired_is_cancelled_crossing_or_not(
-    kind: dict[str, Any], on_expiry: str
-) -> None:
+async def test_expired_intent_cancels_entry_after_halt(kind: dict[str, Any], on_expiry: str) -> None:
     exchange = paper()
     await exchange.on_bar(bar(0, "100 101 99 100"))
     expiry = START + 12 * FIVE_MINUTES
@@ -299,7 +297,7 @@ async def test_after_a_halt_an_entry_whose_intent_has_expired_is_cancelled_cross
     assert (end.reason, end.quantity) == (CancelReason.INTENT_EXPIRED, 1)
 
 
-async def test_an_entry_that_crosses_before_its_intent_expires_is_filled() -> None:
+async def test_crossing_before_intent_expiry_is_filled() -> None:
     exchange = paper()
     await exchange.on_bar(bar(0, "100 101 99 100"))
     deadline, expiry = START + 4 * FIVE_MINUTES, START + 6 * FIVE_MINUTES

@@ -91,9 +91,7 @@ def run(bars: list[Bar], orders: tuple[Order, ...], **changes: Any) -> tuple[lis
 
 
 @given(some_bars(), some_orders)
-def test_cash_and_position_are_exactly_what_the_fills_made_them(
-    bars: list[Bar], orders: tuple[Order, ...]
-) -> None:
+def test_account_equals_sum_of_fills(bars: list[Bar], orders: tuple[Order, ...]) -> None:
     with localcontext(prec=5):
         reports, account = run(bars, orders)
 
@@ -111,9 +109,7 @@ def test_cash_and_position_are_exactly_what_the_fills_made_them(
 
 
 @given(some_bars(), some_orders)
-def test_without_shorts_neither_cash_nor_position_falls_below_zero(
-    bars: list[Bar], orders: tuple[Order, ...]
-) -> None:
+def test_longs_only_keep_balances_nonnegative(bars: list[Bar], orders: tuple[Order, ...]) -> None:
     reports, _ = run(bars, orders, allow_short=False)
 
     cash, held = CASH, Decimal(0)
@@ -125,9 +121,7 @@ def test_without_shorts_neither_cash_nor_position_falls_below_zero(
 
 
 @given(some_bars(), some_orders)
-def test_a_position_is_never_worth_more_than_the_equity_when_it_grows(
-    bars: list[Bar], orders: tuple[Order, ...]
-) -> None:
+def test_growing_position_never_exceeds_equity(bars: list[Bar], orders: tuple[Order, ...]) -> None:
     reports, _ = run(bars, orders)
 
     cash, held = CASH, Decimal(0)
@@ -140,9 +134,7 @@ def test_a_position_is_never_worth_more_than_the_equity_when_it_grows(
 
 
 @given(some_bars(), some_orders)
-def test_an_order_trades_its_quantity_at_most_and_closes_what_it_filled_at_most(
-    bars: list[Bar], orders: tuple[Order, ...]
-) -> None:
+def test_fills_never_exceed_order_quantity(bars: list[Bar], orders: tuple[Order, ...]) -> None:
     reports, _ = run(bars, orders)
 
     asked = {made.order_id: made for made in orders}
@@ -156,9 +148,7 @@ def test_an_order_trades_its_quantity_at_most_and_closes_what_it_filled_at_most(
 
 
 @given(some_bars(), some_orders)
-def test_a_fill_keeps_to_its_limit_its_time_and_its_share_of_the_bar(
-    bars: list[Bar], orders: tuple[Order, ...]
-) -> None:
+def test_fill_respects_limit_time_and_share(bars: list[Bar], orders: tuple[Order, ...]) -> None:
     reports, _ = run(bars, orders)
 
     asked = {made.order_id: made for made in orders}
@@ -177,9 +167,7 @@ def test_a_fill_keeps_to_its_limit_its_time_and_its_share_of_the_bar(
 
 
 @given(some_bars(), some_orders)
-def test_nothing_is_opened_after_its_intent_has_ended_or_where_its_plan_has_passed(
-    bars: list[Bar], orders: tuple[Order, ...]
-) -> None:
+def test_entries_respect_expiry_and_plan_prices(bars: list[Bar], orders: tuple[Order, ...]) -> None:
     reports, _ = run(bars, orders)
 
     asked = {made.order_id: made for made in orders}
@@ -216,9 +204,7 @@ async def shared(wanted: Mapping[str, Decimal], first: Sequence[str]) -> dict[st
 
 
 @given(st.lists(st.integers(1, 100_000), min_size=3, max_size=3), st.permutations(COINS))
-def test_cash_that_is_not_enough_is_shared_in_proportion_whatever_comes_first(
-    lots: list[int], first: list[str]
-) -> None:
+def test_scarce_cash_is_shared_proportionally(lots: list[int], first: list[str]) -> None:
     wanted = {symbol: Decimal(number).scaleb(-3) for symbol, number in zip(COINS, lots, strict=True)}
 
     bought = asyncio.run(shared(wanted, first))

@@ -13,7 +13,7 @@ CALM = "100 101 99 100"
 GUARDED = {"stop_loss": Decimal(98), "take_profit": Decimal(104)}
 
 
-async def test_a_stop_sells_what_was_bought_at_the_stop_less_half_a_spread() -> None:
+async def test_stop_sells_at_stop_less_spread() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(**GUARDED))
@@ -26,7 +26,7 @@ async def test_a_stop_sells_what_was_bought_at_the_stop_less_half_a_spread() -> 
     assert await exchange.open_orders() == ()
 
 
-async def test_a_stop_that_the_open_is_beyond_sells_at_the_open() -> None:
+async def test_gapped_stop_sells_at_open() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(**GUARDED))
@@ -37,7 +37,7 @@ async def test_a_stop_that_the_open_is_beyond_sells_at_the_open() -> None:
     assert (fill.price, fill.cause) == (Decimal("94.99"), "stop_loss")
 
 
-async def test_a_target_sells_only_when_it_is_traded_through() -> None:
+async def test_target_sells_when_traded_through() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(**GUARDED))
@@ -48,7 +48,7 @@ async def test_a_target_sells_only_when_it_is_traded_through() -> None:
     assert (fill.price, fill.cause, fill.liquidity) == (104, "take_profit", "maker")
 
 
-async def test_the_stop_comes_first_where_a_bar_touches_both() -> None:
+async def test_stop_precedes_target_in_bar() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(**GUARDED))
@@ -59,7 +59,7 @@ async def test_the_stop_comes_first_where_a_bar_touches_both() -> None:
     assert fill.cause == "stop_loss"
 
 
-async def test_a_stop_and_a_target_guard_a_short_from_the_other_side() -> None:
+async def test_short_stop_buys_before_target() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(side="sell", stop_loss=Decimal(102), take_profit=Decimal(96)))
@@ -70,7 +70,7 @@ async def test_a_stop_and_a_target_guard_a_short_from_the_other_side() -> None:
     assert (fill.side, fill.price, fill.cause) == ("buy", Decimal("102.02"), "stop_loss")
 
 
-async def test_what_was_bought_at_the_open_can_reach_its_target_in_the_same_bar() -> None:
+async def test_open_fill_reaches_target_same_bar() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(**GUARDED))
@@ -80,7 +80,7 @@ async def test_what_was_bought_at_the_open_can_reach_its_target_in_the_same_bar(
     assert (bought.price, sold.price, sold.cause) == (Decimal("100.01"), 104, "take_profit")
 
 
-async def test_what_a_resting_order_bought_inside_a_bar_can_reach_its_stop_but_not_its_target() -> None:
+async def test_resting_fill_reaches_stop_not_target() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     for number, stop in enumerate(("98", "90")):
@@ -106,7 +106,7 @@ async def test_what_a_resting_order_bought_inside_a_bar_can_reach_its_stop_but_n
     ["95 99 94 95", "97.99 99 97 98", "103.99 105 103 104", "106 107 105 106"],
     ids=["beyond the stop", "taken at the stop", "taken at the target", "beyond the target"],
 )
-async def test_nothing_is_opened_at_or_beyond_its_own_stop_or_target(opens: str) -> None:
+async def test_entry_beyond_guards_is_cancelled(opens: str) -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(**GUARDED))
@@ -118,7 +118,7 @@ async def test_nothing_is_opened_at_or_beyond_its_own_stop_or_target(opens: str)
     assert await exchange.open_orders() == ()
 
 
-async def test_a_short_is_not_opened_beyond_its_own_target_either() -> None:
+async def test_short_entry_beyond_target_is_cancelled() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(side="sell", stop_loss=Decimal(102), take_profit=Decimal(96)))
@@ -129,7 +129,7 @@ async def test_a_short_is_not_opened_beyond_its_own_target_either() -> None:
     assert end.reason is CancelReason.PLAN_PASSED
 
 
-async def test_where_the_plan_has_passed_what_was_filled_stays_guarded() -> None:
+async def test_passed_plan_keeps_partial_fill_guarded() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(**GUARDED, max_participation=Decimal("0.0004")))
@@ -142,7 +142,7 @@ async def test_where_the_plan_has_passed_what_was_filled_stays_guarded() -> None
     assert (await exchange.account()).positions == ()
 
 
-async def test_a_stop_larger_than_the_bar_allows_goes_on_at_the_next_open() -> None:
+async def test_large_stop_continues_at_next_open() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(**GUARDED))
@@ -157,7 +157,7 @@ async def test_a_stop_larger_than_the_bar_allows_goes_on_at_the_next_open() -> N
     assert quantities == [(Decimal("0.6"), Decimal("97.99")), (Decimal("0.4"), Decimal("98.99"))]
 
 
-async def test_a_stop_gives_up_what_its_intent_has_not_filled_yet() -> None:
+async def test_stop_cancels_unfilled_orders_of_intent() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(**GUARDED))
@@ -173,7 +173,7 @@ async def test_a_stop_gives_up_what_its_intent_has_not_filled_yet() -> None:
     assert [entry.order.order_id for entry in await exchange.open_orders()] == ["o3"]
 
 
-async def test_an_exit_ends_the_guard_of_the_entry() -> None:
+async def test_exit_ends_entry_guard() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(**GUARDED))
@@ -186,7 +186,7 @@ async def test_an_exit_ends_the_guard_of_the_entry() -> None:
     assert await exchange.on_bar(bar(3, "90 110 80 90")) == []
 
 
-async def test_a_guard_never_sells_more_than_is_left_of_the_position() -> None:
+async def test_guard_sells_at_most_remaining_position() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(**GUARDED))
@@ -198,7 +198,7 @@ async def test_a_guard_never_sells_more_than_is_left_of_the_position() -> None:
     assert fill.quantity == Decimal("0.6")
 
 
-async def test_a_reduce_only_order_never_turns_a_position() -> None:
+async def test_reduce_only_never_reverses_position() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(quantity=Decimal("0.3")))
@@ -216,7 +216,7 @@ async def test_a_reduce_only_order_never_turns_a_position() -> None:
     )
 
 
-async def test_a_reduce_only_order_without_a_position_ends_at_once() -> None:
+async def test_reduce_only_without_position_ends_immediately() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(side="sell", reduce_only=True))
@@ -227,7 +227,7 @@ async def test_a_reduce_only_order_without_a_position_ends_at_once() -> None:
     assert end.reason is CancelReason.NOTHING_TO_REDUCE
 
 
-async def test_an_order_buys_no_more_than_cash_and_fees_allow() -> None:
+async def test_purchase_limited_by_cash_and_fees() -> None:
     exchange = paper(cash=Decimal("100.00"))
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(quantity=Decimal(2)))
@@ -241,7 +241,7 @@ async def test_an_order_buys_no_more_than_cash_and_fees_allow() -> None:
     assert (await exchange.account()).cash >= 0
 
 
-async def test_the_rounding_of_a_fee_never_overdraws_the_account() -> None:
+async def test_fee_rounding_never_overdraws_account() -> None:
     exchange = paper(cash=Decimal("99.959944995"))  # 0.999 x 100.01 x 1.0005 before the fee is rounded up
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(quantity=Decimal(2)))
@@ -252,7 +252,7 @@ async def test_the_rounding_of_a_fee_never_overdraws_the_account() -> None:
     assert fill.quantity == Decimal("0.998")
 
 
-async def test_nothing_is_bought_without_cash() -> None:
+async def test_purchase_without_cash_is_cancelled() -> None:
     exchange = paper(cash=Decimal(0))
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order())
@@ -263,7 +263,7 @@ async def test_nothing_is_bought_without_cash() -> None:
     assert end.reason is CancelReason.NO_FUNDS
 
 
-async def test_a_short_is_worth_no_more_than_the_equity() -> None:
+async def test_short_value_limited_by_equity() -> None:
     exchange = paper(cash=Decimal("100.00"))
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(side="sell", quantity=Decimal(2)))
@@ -274,7 +274,7 @@ async def test_a_short_is_worth_no_more_than_the_equity() -> None:
     assert fill.quantity == Decimal("0.999")
 
 
-async def test_where_shorts_are_not_allowed_a_sale_ends_at_the_position() -> None:
+async def test_forbidden_short_sale_ends_at_position() -> None:
     exchange = paper(allow_short=False)
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(quantity=Decimal("0.3")))
@@ -288,7 +288,7 @@ async def test_where_shorts_are_not_allowed_a_sale_ends_at_the_position() -> Non
     assert (sold.quantity, end.reason) == (Decimal("0.3"), CancelReason.SHORT_NOT_ALLOWED)
 
 
-async def test_a_sale_larger_than_the_position_turns_it() -> None:
+async def test_oversized_sale_reverses_position() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order())
@@ -301,7 +301,7 @@ async def test_a_sale_larger_than_the_position_turns_it() -> None:
     assert (held.quantity, held.average_price) == (-2, Decimal("109.98"))
 
 
-async def test_a_turned_position_is_worth_no_more_than_the_equity_after_the_fee_of_closing() -> None:
+async def test_reversal_limited_by_equity_after_fee() -> None:
     exchange = paper(instruments=listed(Instrument(symbol="BTCUSDT")), cash=Decimal(100))
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(quantity=Decimal("0.5")))
@@ -315,7 +315,7 @@ async def test_a_turned_position_is_worth_no_more_than_the_equity_after_the_fee_
     assert fill.quantity == Decimal("1.49900")
 
 
-async def test_the_average_price_is_that_of_the_open_quantity() -> None:
+async def test_average_price_covers_open_quantity() -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order())
@@ -331,7 +331,7 @@ async def test_the_average_price_is_that_of_the_open_quantity() -> None:
     assert held.average_price == Decimal("106.683333333333")  # (100.01 + 2 x 110.02) / 3
 
 
-async def test_one_account_holds_several_symbols() -> None:
+async def test_account_holds_several_symbols() -> None:
     ether = Instrument(symbol="ETHUSDT")
     exchange = paper(instruments=listed(BTC, ether), cash=Decimal(100))
     await exchange.on_bar(DECISION_BAR)
@@ -348,6 +348,6 @@ async def test_one_account_holds_several_symbols() -> None:
     assert account.equity({"BTCUSDT": Decimal(100), "ETHUSDT": Decimal(10)}) <= 100
 
 
-def test_an_account_has_one_currency() -> None:
+def test_account_rejects_second_currency() -> None:
     with pytest.raises(OrderRefusedError, match="EUR"):
         paper(instruments=listed(BTC, Instrument(symbol="BTCEUR", quote_currency="EUR")))

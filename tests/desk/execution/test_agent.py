@@ -49,7 +49,7 @@ async def decided(gateway: RuleGateway, **changes: Any) -> TimedFillStrategy | N
     return await agent_of(gateway).decide(intent(**changes), BTC, closed_bars(), SPREAD)
 
 
-def test_an_envelope_belongs_to_the_trace_and_is_caused_by_the_intent() -> None:
+def test_envelope_is_caused_by_intent() -> None:
     envelope = asked()
 
     assert envelope.workflow is EnvelopeWorkflow.EXECUTION
@@ -60,7 +60,7 @@ def test_an_envelope_belongs_to_the_trace_and_is_caused_by_the_intent() -> None:
     assert envelope.prompt_version == FILL_STRATEGY_PROMPT.version
 
 
-def test_an_envelope_asks_for_the_name_of_a_candidate_and_says_what_each_means() -> None:
+def test_envelope_offers_candidates_with_terms() -> None:
     envelope = asked()
 
     candidates = envelope.context["candidates"]
@@ -77,12 +77,12 @@ def test_an_envelope_asks_for_the_name_of_a_candidate_and_says_what_each_means()
     }
 
 
-def test_without_a_retry_policy_the_defaults_hold() -> None:
+def test_default_retry_policy_is_used() -> None:
     assert asked().retry_policy == RetryPolicy()
 
 
 @pytest.mark.parametrize(("attempt_s", "waits_s"), [(300, 300), (20, 60)])
-def test_an_answer_is_waited_for_as_long_as_an_attempt_may_take(attempt_s: float, waits_s: int) -> None:
+def test_fill_deadline_covers_attempt_timeout(attempt_s: float, waits_s: int) -> None:
     policy = RetryPolicy(attempt_timeout_s=attempt_s)
     agent = ExecutionAgent(
         RuleGateway(), SimClock(AS_OF), FillLimits(), replace(SETTINGS, retry_policy=policy)
@@ -95,13 +95,13 @@ def test_an_answer_is_waited_for_as_long_as_an_attempt_may_take(attempt_s: float
     assert envelope.request_hash == asked().request_hash
 
 
-def test_the_same_intent_gives_the_same_envelope() -> None:
+def test_equal_intents_give_equal_envelopes() -> None:
     assert asked().envelope_id == asked().envelope_id
     assert asked().request_hash == asked().request_hash
     assert asked().envelope_id != asked(intent(intent_id="i9")).envelope_id
 
 
-def test_an_envelope_holds_the_limits_the_order_and_the_market() -> None:
+def test_envelope_contains_limits_order_and_market() -> None:
     context = asked().context
 
     assert context["limits"]["max_deadline_s"] == 3600
@@ -111,7 +111,7 @@ def test_an_envelope_holds_the_limits_the_order_and_the_market() -> None:
     assert context["market"] == {"last_close": "100", "spread_bps": "2", "bar_seconds": 300}
 
 
-def test_evidence_is_named_by_place_and_dated_by_the_last_close() -> None:
+def test_evidence_is_numbered_and_dated() -> None:
     evidence = asked().retrieved_evidence
 
     assert [(item.evidence_id, item.source) for item in evidence] == [
@@ -122,28 +122,28 @@ def test_evidence_is_named_by_place_and_dated_by_the_last_close() -> None:
     assert {item.available_at for item in evidence} == {AS_OF}
 
 
-def test_an_envelope_is_small() -> None:
+def test_envelope_below_3000_bytes() -> None:
     envelope = asked(bars=[bar(number - 23, "100 101 99 100") for number in range(24)])
 
     assert len(envelope.context_json) + sum(map(len, envelope.evidence_json)) < 3_000
 
 
-def test_the_prompt_has_the_version_of_its_bytes() -> None:
+def test_prompt_version_has_sixteen_characters() -> None:
     assert len(FILL_STRATEGY_PROMPT.version) == 16
     assert "E1, E2" in FILL_STRATEGY_PROMPT.text
 
 
-def test_every_candidate_and_every_part_of_an_answer_is_explained() -> None:
+def test_prompt_explains_candidates_and_answer_fields() -> None:
     names = [*get_args(FillName), *FillChoice.model_fields]
 
     assert [name for name in names if f"`{name}`" not in FILL_STRATEGY_PROMPT.text] == []
 
 
-def test_a_released_prompt_is_not_edited() -> None:
+def test_released_fill_prompt_is_pinned() -> None:
     assert load_prompt("agentic_trading.desk.execution", "fill_strategy.v1").version == "fbdcf751b49eef4e"
 
 
-async def test_a_strategy_inside_its_limits_is_returned_and_recorded() -> None:
+async def test_strategy_within_limits_is_recorded() -> None:
     gateway = RuleGateway()
 
     outcome = await decided(gateway)
@@ -164,14 +164,14 @@ async def test_a_strategy_inside_its_limits_is_returned_and_recorded() -> None:
 
 
 @pytest.mark.parametrize("late", [timedelta(), timedelta(seconds=7)])
-async def test_a_strategy_is_known_from_the_moment_its_answer_was_there(late: timedelta) -> None:
+async def test_strategy_known_at_answer_time(late: timedelta) -> None:
     outcome = await decided(RuleGateway(finished_at=AS_OF + late))
 
     assert isinstance(outcome, TimedFillStrategy)
     assert outcome.known_at == AS_OF + late
 
 
-async def test_a_gateway_without_an_answer_gives_no_decision() -> None:
+async def test_missing_answer_gives_no_decision() -> None:
     reason = FailureReason(category=FailureKind.UNDELIVERABLE, description="no worker")
     gateway = SilentGateway(NoDecision(reason=reason))
 
@@ -196,9 +196,7 @@ async def test_a_gateway_without_an_answer_gives_no_decision() -> None:
         ({"parsed_output": {}}, "parsing_error"),
     ],
 )
-async def test_an_answer_that_must_not_become_an_order_gives_no_decision(
-    changes: dict[str, Any], category: str
-) -> None:
+async def test_unactionable_answer_gives_no_decision(changes: dict[str, Any], category: str) -> None:
     gateway = RuleGateway(**changes)
 
     outcome = await decided(gateway)
@@ -210,7 +208,7 @@ async def test_an_answer_that_must_not_become_an_order_gives_no_decision(
     assert gateway.events[-1].body["reason"]["category"] == category
 
 
-async def test_an_accepted_answer_outside_the_limits_is_still_no_decision() -> None:
+async def test_excessive_answer_gives_no_decision() -> None:
     gateway = RuleGateway(lambda _: in_full(strategy(), max_participation="0.25"))
 
     outcome = await decided(gateway)
@@ -219,7 +217,7 @@ async def test_an_accepted_answer_outside_the_limits_is_still_no_decision() -> N
     assert "max_participation is 0.25" in outcome.reason.technical_details
 
 
-def test_a_strategy_is_read_digit_for_digit_from_an_attempt() -> None:
+def test_strategy_keeps_all_answer_digits() -> None:
     envelope = asked()
     written = exact_value(chosen_text("take_now", confidence=Decimal("0.10000000000000000001")).encode())
 
@@ -229,7 +227,7 @@ def test_a_strategy_is_read_digit_for_digit_from_an_attempt() -> None:
     assert str(outcome.confidence) == "0.10000000000000000001"
 
 
-async def test_a_bar_that_is_not_closed_yet_is_refused_and_nothing_is_recorded() -> None:
+async def test_unclosed_bar_raises_without_record() -> None:
     gateway = RuleGateway()
 
     with pytest.raises(LookAheadError):
@@ -238,6 +236,6 @@ async def test_a_bar_that_is_not_closed_yet_is_refused_and_nothing_is_recorded()
     assert gateway.events == []
 
 
-async def test_without_a_bar_there_is_nothing_to_ask_about() -> None:
+async def test_decision_without_bars_raises() -> None:
     with pytest.raises(NoBarsError):
         await agent_of(RuleGateway()).decide(intent(), BTC, [], SPREAD)

@@ -26,7 +26,7 @@ async def at_the_market(intents: Sequence[OrderIntent], bars: Sequence[Bar]) -> 
     return await baselines.market_now()
 
 
-async def test_market_now_pays_the_open_after_each_decision() -> None:
+async def test_market_baseline_pays_next_open() -> None:
     leaves = exit_intent(as_of=START + 3 * FIVE_MINUTES)
 
     outcome = await at_the_market([intent(), leaves], BARS)
@@ -41,26 +41,26 @@ async def test_market_now_pays_the_open_after_each_decision() -> None:
     )
 
 
-async def test_market_now_keeps_stops_and_targets() -> None:
+async def test_market_baseline_keeps_stops_and_targets() -> None:
     outcome = await at_the_market([intent(take_profit=Decimal(102))], BARS)
 
     assert [fill.cause for fill in outcome.fills] == ["order", "take_profit"]
 
 
-async def test_an_intent_after_the_last_bar_is_not_filled() -> None:
+async def test_baseline_ignores_intent_after_last_bar() -> None:
     late = intent(as_of=START + timedelta(hours=1), expires_at=START + timedelta(hours=2))
 
     assert (await at_the_market([late], BARS)).fills == ()
 
 
-async def test_an_entry_whose_intent_ended_in_a_halt_is_not_filled_after_it() -> None:
+async def test_baseline_ignores_intent_expired_in_halt() -> None:
     entry = intent(expires_at=START + timedelta(hours=1))
     reopened = [BARS[0], bar(24, "100 101 99 100")]
 
     assert (await at_the_market([entry], reopened)).fills == ()
 
 
-async def test_buy_and_hold_spends_the_cash_at_the_first_open() -> None:
+async def test_buy_and_hold_spends_all_cash() -> None:
     baselines = Baselines({"BTCUSDT": BTC}, paper)
     for each in BARS:
         await baselines.on_bars([each], [])

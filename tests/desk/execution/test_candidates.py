@@ -26,7 +26,7 @@ def facts(**changes: Any) -> FillFacts:
     return FillFacts(**{**fields, **changes})
 
 
-def test_an_entry_may_take_wait_or_be_sliced() -> None:
+def test_entry_offers_all_candidates() -> None:
     offered = fill_candidates(facts())
 
     assert [*offered] == ["take_now", "take_capped", "slices", "slices_slow", "wait_near", "wait_far"]
@@ -39,13 +39,13 @@ def test_an_entry_may_take_wait_or_be_sliced() -> None:
     assert (offered["wait_far"].limit_offset_bps, offered["wait_far"].deadline_seconds) == (10, 1800)
 
 
-def test_an_exit_leaves_nothing_behind() -> None:
+def test_exit_candidates_cross_at_deadline() -> None:
     offered = fill_candidates(facts(is_exit=True))
 
     assert {terms.on_deadline for terms in offered.values()} == {"cross"}
 
 
-def test_a_plan_with_a_price_rests_there_and_nowhere_else() -> None:
+def test_priced_plan_rests_at_price() -> None:
     offered = fill_candidates(
         facts(limits=FillLimits(may_cross=False, allowed_order_types=("limit", "post_only")))
     )
@@ -60,13 +60,13 @@ def test_a_plan_with_a_price_rests_there_and_nowhere_else() -> None:
     }
 
 
-def test_a_plan_that_ends_soon_has_one_way() -> None:
+def test_short_deadline_offers_single_candidate() -> None:
     limits = FillLimits(may_cross=False, allowed_order_types=("limit",), max_deadline_s=1800)
 
     assert [*fill_candidates(facts(limits=limits))] == ["at_plan"]
 
 
-def test_no_way_names_a_price_beyond_that_of_the_decision() -> None:
+def test_offset_candidates_reference_last_price() -> None:
     offered = fill_candidates(facts()).values()
 
     assert {terms.price_reference for terms in offered if terms.limit_offset_bps} == {"last"}
@@ -82,13 +82,13 @@ def test_no_way_names_a_price_beyond_that_of_the_decision() -> None:
         ({"allowed_order_types": ("market", "post_only")}, {"take_capped"}),
     ],
 )
-def test_what_finds_no_room_is_left_out(limits: Mapping[str, Any], left_out: set[str]) -> None:
+def test_impossible_candidates_are_omitted(limits: Mapping[str, Any], left_out: set[str]) -> None:
     everything = set(fill_candidates(facts()))
 
     assert set(fill_candidates(facts(limits=FillLimits(**limits)))) == everything - left_out
 
 
-def test_a_larger_order_has_more_slices_as_far_as_they_go() -> None:
+def test_larger_order_has_more_slices() -> None:
     assert fill_candidates(facts(share=Decimal("0.035")))["slices"].slices == 4
     assert fill_candidates(facts(share=Decimal(3)))["slices"].slices == 10
 
@@ -110,7 +110,7 @@ def test_a_larger_order_has_more_slices_as_far_as_they_go() -> None:
     st.decimals(0, 2, places=6),
     st.decimals(0, 2_000, places=2),
 )
-def test_whatever_is_offered_would_be_accepted_and_there_is_always_something(
+def test_candidates_exist_and_meet_limits(
     limits: FillLimits,
     quantity: Decimal,
     is_exit: bool,  # noqa: FBT001 - hypothesis passes by place

@@ -42,7 +42,7 @@ def broken(limits: FillLimits = LIMITS, *, about: Any = None, **changes: Any) ->
         {"evidence_ids": ["E1", "E2", "E3"]},
     ],
 )
-def test_a_strategy_inside_its_limits_breaks_no_rule(choice: dict[str, Any]) -> None:
+def test_strategy_within_limits_passes(choice: dict[str, Any]) -> None:
     assert broken(**choice) == []
 
 
@@ -70,11 +70,11 @@ def test_a_strategy_inside_its_limits_breaks_no_rule(choice: dict[str, Any]) -> 
         ({"evidence_ids": ["E1", "E4"]}, "evidence_ids[1]", "evidence"),
     ],
 )  # fmt: skip
-def test_a_broken_rule_is_named(change: dict[str, Any], path: str, rule: str) -> None:
+def test_broken_rule_is_named(change: dict[str, Any], path: str, rule: str) -> None:
     assert (path, rule) in broken(**change)
 
 
-def test_slices_below_the_least_quantity_are_a_violation() -> None:
+def test_slices_below_minimum_are_rejected() -> None:
     limits = LIMITS.model_copy(update={"min_slice_quantity": Decimal("0.249"), "lot_size": Decimal("0.01")})
 
     assert broken(limits, **TWAP) == []
@@ -84,7 +84,7 @@ def test_slices_below_the_least_quantity_are_a_violation() -> None:
     ]
 
 
-def test_an_order_type_that_is_not_allowed_is_a_violation() -> None:
+def test_disallowed_order_type_is_rejected() -> None:
     assert broken(LIMITS.model_copy(update={"allowed_order_types": ("limit",)})) == [("order_type", "limits")]
 
 
@@ -96,21 +96,21 @@ def test_an_order_type_that_is_not_allowed_is_a_violation() -> None:
         ({"limit_offset_bps": -1}, "limit_offset_bps"),
     ],
 )
-def test_a_plan_with_a_price_is_never_filled_at_a_worse_one(change: dict[str, Any], path: str) -> None:
+def test_priced_plan_rejects_worse_price(change: dict[str, Any], path: str) -> None:
     at_a_price = intent(limit_price=Decimal(99))
 
     assert broken(about=at_a_price, **AT_PLAN) == []
     assert broken(about=at_a_price, **{**AT_PLAN, **change}) == [(path, "may_cross")]
 
 
-def test_a_violation_says_what_was_and_what_is_allowed() -> None:
+def test_violation_shows_actual_and_allowed() -> None:
     (violation,) = check_fill_strategy(asked(None, LIMITS), in_full(strategy(), deadline_seconds=3601))
 
     assert violation.message == "deadline_seconds is 3601; allowed: 1 to 3600"
     assert (violation.actual, violation.suggestion) == (3601, 3600)
 
 
-def test_a_violation_of_a_decimal_is_spelled_exactly() -> None:
+def test_decimal_violation_is_exact() -> None:
     (violation,) = check_fill_strategy(asked(None, LIMITS), in_full(strategy(), max_participation="0.10001"))
 
     assert (violation.actual, violation.suggestion) == ("0.10001", "0.1")
@@ -127,19 +127,19 @@ def test_a_violation_of_a_decimal_is_spelled_exactly() -> None:
         {"limits": 1, "order": 2},
     ],
 )
-def test_an_envelope_without_limits_lets_nothing_pass(context: dict[str, Any]) -> None:
+def test_envelope_without_limits_rejects_answers(context: dict[str, Any]) -> None:
     (violation,) = check_fill_strategy(envelope(context=context), chosen_text("take_now"))
 
     assert violation.keyword == "limits"
 
 
-def test_an_answer_that_is_no_strategy_is_a_violation_and_no_error() -> None:
+def test_malformed_answer_is_violation() -> None:
     violation, *_ = check_fill_strategy(asked(), chosen_text("take_now", evidence_ids=["one"]))
 
     assert violation.path == "$.evidence_ids[0]"
 
 
-def test_a_name_of_this_question_breaks_no_rule() -> None:
+def test_offered_names_break_no_rule() -> None:
     question = asked(None, LIMITS)
 
     assert {
@@ -154,7 +154,7 @@ def test_a_name_of_this_question_breaks_no_rule() -> None:
     }
 
 
-def test_a_name_that_this_question_does_not_offer_is_a_violation() -> None:
+def test_unoffered_name_is_violation() -> None:
     at_a_price = asked(intent(limit_price=Decimal(99)))
 
     violations = check_fill_strategy(at_a_price, chosen_text("take_now", evidence_ids=["E4"]))
@@ -170,7 +170,7 @@ def test_a_name_that_this_question_does_not_offer_is_a_violation() -> None:
     ("candidates", "offered"),
     [({}, "none"), (None, "none"), ({"take_now": {}}, "take_now"), (["take_now"], "none")],
 )
-def test_without_terms_a_name_means_nothing(candidates: Any, offered: str) -> None:
+def test_name_without_terms_is_violation(candidates: Any, offered: str) -> None:
     context = {**asked().context, "candidates": candidates, "terms": {}}
 
     (violation,) = check_fill_strategy(
@@ -181,7 +181,7 @@ def test_without_terms_a_name_means_nothing(candidates: Any, offered: str) -> No
     assert violation.allowed == f"a candidate of this question: {offered}"
 
 
-def test_terms_under_a_name_are_held_against_the_limits_too() -> None:
+def test_named_terms_must_meet_limits() -> None:
     question = asked(None, LIMITS)
     terms = {"deadline_seconds": 3601}
     context = {**question.context, "candidates": {"take_now": terms}}

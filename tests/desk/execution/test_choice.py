@@ -17,11 +17,11 @@ NARROW = jsonschema_rs.validator_for(dict(ASKED))
 PUBLISHED = jsonschema_rs.validator_for(dict(FILL_STRATEGY_SCHEMA))
 
 
-def test_both_bear_the_name_of_the_check() -> None:
+def test_asked_and_published_ids_agree() -> None:
     assert ASKED["$id"] == FILL_STRATEGY_SCHEMA["$id"] == "fill_strategy.v2"
 
 
-def test_what_was_asked_for_fits_what_is_published() -> None:
+def test_asked_answer_fits_both_schemas() -> None:
     answer = json.loads(chosen_text("slices", evidence_ids=["E1", "E3"]))
 
     assert NARROW.is_valid(answer)
@@ -43,12 +43,12 @@ def test_what_was_asked_for_fits_what_is_published() -> None:
         {"slices": 10},
     ],
 )
-def test_what_was_not_asked_for_does_not_fit(change: dict[str, Any]) -> None:
+def test_unasked_answer_does_not_fit(change: dict[str, Any]) -> None:
     assert not NARROW.is_valid(json.loads(chosen_text(**{"fill": "slices", **change})))
 
 
 @pytest.mark.parametrize("bounds", [True, False])
-def test_it_has_a_form_that_providers_enforce_and_one_in_words(bounds: bool) -> None:  # noqa: FBT001 - by place
+def test_schema_has_strict_and_prompt_form(bounds: bool) -> None:  # noqa: FBT001 - by place
     schema = asked().output_schema_json
 
     enforced = strict_schema(schema, sentinel=True, bounds=bounds)
@@ -60,6 +60,6 @@ def test_it_has_a_form_that_providers_enforce_and_one_in_words(bounds: bool) -> 
     assert list(json.loads(prompt)["properties"])[-1] == "end"
 
 
-def test_it_is_small_and_made_once() -> None:
+def test_asked_schema_is_small_and_cached() -> None:
     assert len(canonical_bytes(dict(ASKED))) < 600
     assert asked_fill_schema(("take_now", "slices"), 3) is ASKED

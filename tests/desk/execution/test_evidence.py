@@ -16,7 +16,7 @@ BARS = [
 ]
 
 
-def test_volume_and_range_are_given_as_exact_text() -> None:
+def test_volume_and_range_are_exact() -> None:
     bars, volume, volatility = execution_evidence("BTCUSDT", BARS, Decimal("0.3"), Decimal(1))
 
     assert to_json_value(volume.content) == {
@@ -46,7 +46,7 @@ def test_volume_and_range_are_given_as_exact_text() -> None:
     ]
 
 
-def test_only_the_last_six_bars_are_shown() -> None:
+def test_only_last_six_bars_shown() -> None:
     many = [bar(number, "100 101 99 100") for number in range(10)]
 
     (shown, *_) = execution_evidence("BTCUSDT", many, Decimal(1), Decimal(1))
@@ -54,7 +54,7 @@ def test_only_the_last_six_bars_are_shown() -> None:
     assert len(shown.content["rows"]) == 6
 
 
-def test_without_volume_there_is_no_share_of_it() -> None:
+def test_zero_volume_has_no_order_share() -> None:
     still = [bar(0, "100 100 100 100", "0")]
 
     (_, volume, _) = execution_evidence("BTCUSDT", still, Decimal(1), Decimal(1))
@@ -62,12 +62,12 @@ def test_without_volume_there_is_no_share_of_it() -> None:
     assert volume.content["order_to_mean"] is None
 
 
-def test_no_bars_are_an_error() -> None:
+def test_evidence_without_bars_raises() -> None:
     with pytest.raises(NoBarsError):
         execution_evidence("BTCUSDT", [], Decimal(1), Decimal(1))
 
 
-def test_bars_without_a_trade_are_counted_and_not_averaged() -> None:
+def test_quiet_bars_excluded_from_averages() -> None:
     halted = [*BARS, *(bar(number, "102 102 102 102", "0") for number in (3, 4, 5))]
 
     (_, volume, volatility) = execution_evidence("BTCUSDT", halted, Decimal("0.3"), Decimal(1))

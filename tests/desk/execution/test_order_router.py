@@ -42,7 +42,7 @@ def router_on(exchange: Exchange, gateway: RuleGateway, **limits: int | Decimal)
     )
 
 
-async def test_the_orders_of_a_strategy_are_submitted_and_recorded() -> None:
+async def test_placed_orders_are_submitted_and_recorded() -> None:
     gateway, exchange = RuleGateway(), paper()
     router = router_on(exchange, gateway)
     await router.on_bar(bar(0, CALM))
@@ -58,7 +58,7 @@ async def test_the_orders_of_a_strategy_are_submitted_and_recorded() -> None:
     ]
 
 
-async def test_if_one_slice_is_stopped_by_a_limit_no_slice_is_sent() -> None:
+async def test_denied_slice_stops_all_slices() -> None:
     gateway, exchange = RuleGateway(), paper()
     router = router_on(exchange, gateway, max_open_orders=2)
     await router.on_bar(bar(0, CALM))
@@ -76,7 +76,7 @@ async def test_if_one_slice_is_stopped_by_a_limit_no_slice_is_sent() -> None:
     assert event.body["symbol"] == "BTCUSDT"
 
 
-async def test_slices_count_together_against_the_position() -> None:
+async def test_pending_orders_count_toward_position() -> None:
     exchange = paper()
     router = router_on(exchange, RuleGateway(), max_position_notional=Decimal(150))
     await router.on_bar(bar(0, CALM))
@@ -88,7 +88,7 @@ async def test_slices_count_together_against_the_position() -> None:
     assert outcome.rule == "max_position"
 
 
-async def test_fills_and_cancellations_are_recorded_with_their_order_as_cause() -> None:
+async def test_fills_and_cancellations_caused_by_order() -> None:
     gateway = RuleGateway()
     router = router_on(paper(), gateway)
     await router.on_bar(bar(0, CALM))
@@ -104,7 +104,7 @@ async def test_fills_and_cancellations_are_recorded_with_their_order_as_cause() 
     assert reported[0].body["quantity"] == "0.600"
 
 
-async def test_the_facts_are_those_of_the_account_and_of_what_is_open() -> None:
+async def test_risk_facts_match_account_and_orders() -> None:
     exchange = paper()
     router = router_on(exchange, RuleGateway())
     await router.on_bar(bar(0, CALM))
@@ -126,7 +126,7 @@ async def test_the_facts_are_those_of_the_account_and_of_what_is_open() -> None:
     )
 
 
-async def test_orders_of_the_last_minute_are_counted() -> None:
+async def test_orders_of_last_minute_are_limited() -> None:
     router = router_on(paper(), RuleGateway(), max_orders_per_minute=1)
     await router.on_bar(bar(0, CALM))
     await router.place(intent(), strategy(), known_at=AS_OF)
@@ -141,7 +141,7 @@ async def test_orders_of_the_last_minute_are_counted() -> None:
     assert not isinstance(later, Rejection)
 
 
-async def test_before_a_position_is_closed_what_is_unfilled_is_withdrawn() -> None:
+async def test_withdraw_cancels_unfilled_before_exit() -> None:
     gateway, exchange = RuleGateway(), paper()
     router = router_on(exchange, gateway)
     await router.on_bar(bar(0, CALM))
@@ -162,12 +162,12 @@ async def test_before_a_position_is_closed_what_is_unfilled_is_withdrawn() -> No
     assert "order.canceled" in [event.kind for event in gateway.events]
 
 
-async def test_before_the_first_bar_nothing_is_known() -> None:
+async def test_facts_before_first_bar_raise() -> None:
     with pytest.raises(NoBarsError):
         await router_on(paper(), RuleGateway()).facts("BTCUSDT", START)
 
 
-async def test_what_other_symbols_hold_and_want_counts_as_gross() -> None:
+async def test_gross_includes_other_symbols() -> None:
     ether = Instrument(symbol="ETHUSDT")
     exchange = paper(instruments=listed(BTC, ether))
     router = router_on(exchange, RuleGateway())
@@ -182,7 +182,7 @@ async def test_what_other_symbols_hold_and_want_counts_as_gross() -> None:
     assert (facts.position, facts.pending, facts.gross) == (0, 0, 100)  # 0.4 held short, 0.6 still wanted
 
 
-async def test_a_bar_in_which_nothing_traded_is_a_halt_until_the_next_one() -> None:
+async def test_bar_without_volume_marks_halt() -> None:
     router = router_on(paper(), RuleGateway())
     halted = []
 
@@ -193,7 +193,7 @@ async def test_a_bar_in_which_nothing_traded_is_a_halt_until_the_next_one() -> N
     assert halted == [False, True, False]
 
 
-async def test_a_rejected_order_says_what_was_rejected() -> None:
+async def test_rejection_contains_order_and_sizing() -> None:
     gateway = RuleGateway()
     router = router_on(paper(), gateway, max_position_notional=Decimal(50))
     await router.on_bar(bar(0, CALM))
@@ -206,7 +206,7 @@ async def test_a_rejected_order_says_what_was_rejected() -> None:
     assert gateway.events[-1].body["sizing"]["equity"] == "10000"
 
 
-async def test_a_strategy_that_came_late_is_not_filled_at_an_open_before_it() -> None:
+async def test_late_strategy_skips_earlier_open() -> None:
     exchange = paper()
     router = router_on(exchange, RuleGateway())
     await router.on_bar(bar(0, CALM))
@@ -217,7 +217,7 @@ async def test_a_strategy_that_came_late_is_not_filled_at_an_open_before_it() ->
 
 
 @pytest.mark.parametrize("price", ["stop_loss", "take_profit"])
-async def test_order_with_off_tick_exit_price_is_denied(price: str) -> None:
+async def test_off_tick_exit_price_is_denied(price: str) -> None:
     gateway, exchange = RuleGateway(), paper()
     router = router_on(exchange, gateway)
     await router.on_bar(bar(0, CALM))
@@ -248,7 +248,7 @@ class Venue(PaperExchange):
         await super().submit(order)
 
 
-async def test_order_refused_by_exchange_is_on_record_as_denied() -> None:
+async def test_exchange_refusal_recorded_as_denied() -> None:
     gateway, exchange = RuleGateway(), Venue(accepts=0)
     router = router_on(exchange, gateway)
     await router.on_bar(bar(0, CALM))
@@ -264,7 +264,7 @@ async def test_order_refused_by_exchange_is_on_record_as_denied() -> None:
     assert await router.on_bar(bar(1, CALM)) == []
 
 
-async def test_slices_after_a_refused_one_are_not_sent() -> None:
+async def test_slices_after_refusal_are_not_sent() -> None:
     gateway, exchange = RuleGateway(), Venue(accepts=1)
     router = router_on(exchange, gateway)
     await router.on_bar(bar(0, CALM))

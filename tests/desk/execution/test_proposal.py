@@ -44,7 +44,7 @@ def approved(proposal: EntryProposal) -> Any:
     return outcome.intent
 
 
-def test_an_entry_is_sized_to_its_stop_on_the_grid() -> None:
+def test_entry_sized_to_stop_on_grid() -> None:
     made = approved(LONG)
 
     assert (made.stop_loss, made.take_profit) == (Decimal("98.50"), Decimal("104.00"))
@@ -57,7 +57,7 @@ def test_an_entry_is_sized_to_its_stop_on_the_grid() -> None:
     assert (made.trace_id, made.causation_id, made.kind) == ("t1", "assessment-1", "entry")
 
 
-def test_an_entry_at_a_price_is_sized_from_that_price() -> None:
+def test_priced_entry_sized_from_limit() -> None:
     made = approved(replace(LONG, entry=Decimal("99.5099")))
 
     assert made.limit_price == Decimal("99.50")
@@ -65,7 +65,7 @@ def test_an_entry_at_a_price_is_sized_from_that_price() -> None:
     assert made.reference_price == Decimal("99.50")
 
 
-def test_a_short_goes_to_the_other_side_of_the_grid() -> None:
+def test_short_rounds_to_opposite_grid_side() -> None:
     short = replace(LONG, side=Side.SELL, entry=Decimal("101.001"), stop=Decimal("102.501"), target=None)
 
     made = approved(short)
@@ -77,7 +77,7 @@ def test_a_short_goes_to_the_other_side_of_the_grid() -> None:
     )
 
 
-def test_an_intent_says_what_its_quantity_rests_on() -> None:
+def test_intent_contains_sizing_facts() -> None:
     facts = replace(FACTS, position=Decimal(-1), pending=Decimal("0.5"), gross=Decimal(150))
 
     entry = propose_entry(LONG, LIMITS, BTC, facts)
@@ -97,7 +97,7 @@ def test_an_intent_says_what_its_quantity_rests_on() -> None:
     assert leave.intent.sizing == sizing.model_copy(update={"risk_pct": None, "sized_by": "position"})
 
 
-def test_a_rejection_says_what_was_rejected_and_what_it_rests_on() -> None:
+def test_proposal_rejection_contains_sizing() -> None:
     full = propose_entry(LONG, LIMITS, BTC, replace(FACTS, gross=Decimal(9_000)))
     small = propose_entry(LONG, LIMITS, BTC, replace(FACTS, equity=Decimal("0.1")))
 
@@ -110,18 +110,18 @@ def test_a_rejection_says_what_was_rejected_and_what_it_rests_on() -> None:
     assert small.sizing is not None
 
 
-def test_the_same_cause_gives_the_same_intent() -> None:
+def test_equal_proposals_give_equal_intents() -> None:
     assert approved(LONG) == approved(LONG)
 
 
-def test_a_proposal_that_is_too_small_is_rejected() -> None:
+def test_undersized_proposal_is_rejected() -> None:
     outcome = propose_entry(LONG, LIMITS, BTC, replace(FACTS, equity=Decimal("0.1")))
 
     assert isinstance(outcome, Rejection)
     assert outcome.rule == "min_quantity"
 
 
-def test_a_proposal_outside_the_limits_is_rejected() -> None:
+def test_proposal_outside_limits_is_rejected() -> None:
     outcome = propose_entry(replace(LONG, stop=Decimal(101)), LIMITS, BTC, FACTS)
 
     assert isinstance(outcome, Rejection)
@@ -129,7 +129,7 @@ def test_a_proposal_outside_the_limits_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(("position", "side"), [(Decimal("0.7"), "sell"), (Decimal("-0.7"), "buy")])
-def test_an_exit_closes_the_whole_position(position: Decimal, side: str) -> None:
+def test_exit_closes_entire_position(position: Decimal, side: str) -> None:
     held = replace(FACTS, position=position)
 
     outcome = propose_exit("flip", LIMITS, BTC, held, trace_id="t1", causation_id="a2", **WHEN)
@@ -142,18 +142,18 @@ def test_an_exit_closes_the_whole_position(position: Decimal, side: str) -> None
     )
 
 
-def test_there_is_no_exit_from_nothing() -> None:
+def test_flat_position_has_no_exit() -> None:
     outcome = propose_exit("flip", LIMITS, BTC, FACTS, trace_id="t1", causation_id="a2", **WHEN)
 
     assert isinstance(outcome, Rejection)
     assert outcome.was == "flat"
 
 
-def test_an_intent_ends_after_it_began() -> None:
+def test_intent_expiry_must_follow_start() -> None:
     with pytest.raises(ValidationError, match="must be after as_of"):
         intent(expires_at=START)
 
 
-def test_an_exit_has_no_stop() -> None:
+def test_exit_with_stop_is_rejected() -> None:
     with pytest.raises(ValidationError, match="an exit takes no"):
         exit_intent(stop_loss=Decimal(1))

@@ -98,7 +98,7 @@ def proposed(before: Bar, now: Bar) -> EntryProposal:
     )
 
 
-async def test_a_run_over_real_bars_is_conserved_and_repeats_itself(bars: Sequence[Bar]) -> None:
+async def test_real_run_is_conserved_and_repeatable(bars: Sequence[Bar]) -> None:
     run, again = await traded(bars), await traded(bars)
 
     assert run.account.cash == CASH + sum(fill.cash_change for fill in run.fills)
@@ -108,7 +108,7 @@ async def test_a_run_over_real_bars_is_conserved_and_repeats_itself(bars: Sequen
     assert len(Counter(chosen.algo for chosen in run.strategies)) >= 2
 
 
-async def test_every_event_of_a_run_has_its_cause_on_record(bars: Sequence[Bar]) -> None:
+async def test_every_event_has_recorded_cause(bars: Sequence[Bar]) -> None:
     run = await traded(bars[:600])
 
     known = {event.id for event in run.events}
@@ -121,7 +121,7 @@ async def test_every_event_of_a_run_has_its_cause_on_record(bars: Sequence[Bar])
     ] == []
 
 
-async def test_no_fill_is_earlier_than_its_decision_or_inside_the_halt(bars: Sequence[Bar]) -> None:
+async def test_fills_follow_decisions_outside_halt(bars: Sequence[Bar]) -> None:
     run = await traded(bars)
 
     decided = {intent.intent_id: intent.as_of for intent in run.intents}
@@ -130,7 +130,7 @@ async def test_no_fill_is_earlier_than_its_decision_or_inside_the_halt(bars: Seq
     assert [fill for fill in run.fills if halted <= fill.bar_open_time < reopened] == []
 
 
-async def test_the_fill_strategies_are_judged_on_the_same_intents(bars: Sequence[Bar]) -> None:
+async def test_strategies_pay_lower_fees_than_market(bars: Sequence[Bar]) -> None:
     run = await traded(bars)
 
     baselines = Baselines(listed(BTC), lambda: PaperExchange(listed(BTC), cash=CASH))

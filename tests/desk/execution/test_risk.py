@@ -34,11 +34,11 @@ def checked(limits: RiskLimits = LIMITS, facts: RiskFacts = FACTS, **changes: An
     return rule(check_intent(intent(**changes), limits, BTC, facts))
 
 
-def test_an_intent_inside_all_limits_is_approved_unchanged() -> None:
+def test_intent_within_limits_is_unchanged() -> None:
     assert check_intent(intent(), LIMITS, BTC, FACTS) == Approved(intent=intent())
 
 
-def test_a_quantity_is_rounded_down_to_lots() -> None:
+def test_quantity_rounds_down_to_lots() -> None:
     outcome = check_intent(intent(quantity=Decimal("1.0009999")), LIMITS, BTC, FACTS)
 
     assert isinstance(outcome, Approved)
@@ -64,15 +64,15 @@ def test_a_quantity_is_rounded_down_to_lots() -> None:
         ({"side": "sell", "stop_loss": Decimal(102), "take_profit": Decimal(104)}, "take_profit"),
     ],
 )
-def test_an_entry_is_held_against_each_limit(changes: dict[str, Any], stopped_by: str | None) -> None:
+def test_entry_is_checked_against_limits(changes: dict[str, Any], stopped_by: str | None) -> None:
     assert checked(**changes) == stopped_by
 
 
-def test_a_stop_may_be_left_out_where_none_is_required() -> None:
+def test_stop_is_optional_unless_required() -> None:
     assert checked(LIMITS.model_copy(update={"require_stop": False}), stop_loss=None) is None
 
 
-def test_a_position_counts_what_is_held_and_what_is_still_open() -> None:
+def test_position_limit_counts_open_orders() -> None:
     held = replace(FACTS, position=Decimal(20))
     with_open = replace(held, pending=Decimal(20))
 
@@ -81,14 +81,14 @@ def test_a_position_counts_what_is_held_and_what_is_still_open() -> None:
     assert checked(facts=with_open, quantity=Decimal("20.001")) == "max_position"
 
 
-def test_a_position_is_worth_no_more_than_its_part_of_the_equity() -> None:
+def test_position_limited_by_equity_share() -> None:
     poor = replace(FACTS, equity=Decimal(1_000))
 
     assert checked(facts=poor, quantity=Decimal("9.5")) is None
     assert checked(facts=poor, quantity=Decimal("9.501")) == "max_position"
 
 
-def test_all_symbols_together_are_worth_no_more_than_their_part_of_the_equity() -> None:
+def test_gross_limited_by_equity_share() -> None:
     others = replace(FACTS, gross=Decimal(8_000))
 
     assert checked(facts=others, quantity=Decimal(15)) is None
@@ -96,7 +96,7 @@ def test_all_symbols_together_are_worth_no_more_than_their_part_of_the_equity() 
     assert rule(check_order_risk(order(quantity=Decimal("15.001")), LIMITS, BTC, others)) == "max_gross"
 
 
-def test_what_was_approved_at_the_same_moment_counts_as_gross() -> None:
+def test_approved_intents_count_toward_gross() -> None:
     entry, leave = intent(quantity=Decimal(40), limit_price=Decimal(99)), exit_intent(quantity=Decimal(9))
 
     facts = replace(FACTS, gross=Decimal(100)).with_approved([entry, leave])
@@ -104,14 +104,14 @@ def test_what_was_approved_at_the_same_moment_counts_as_gross() -> None:
     assert facts == replace(FACTS, gross=Decimal(4_060))
 
 
-def test_where_nothing_traded_a_position_may_be_left_but_not_entered() -> None:
+def test_halt_allows_exit_only() -> None:
     halted = replace(FACTS, halted=True, position=Decimal(1))
 
     assert checked(facts=halted) == "halted"
     assert rule(check_intent(exit_intent(), LIMITS, BTC, halted)) is None
 
 
-def test_on_too_coarse_a_tick_a_position_may_be_left_but_not_entered() -> None:
+def test_coarse_tick_allows_exit_only() -> None:
     cheap = replace(FACTS, last_close=Decimal("0.07"), position=Decimal(1))
     price = Decimal("0.07")
 
@@ -119,13 +119,13 @@ def test_on_too_coarse_a_tick_a_position_may_be_left_but_not_entered() -> None:
     assert rule(check_intent(exit_intent(arrival_price=price), LIMITS, BTC, cheap)) is None
 
 
-def test_an_entry_that_makes_the_position_smaller_is_not_stopped_by_its_size() -> None:
+def test_reducing_entry_ignores_size_limits() -> None:
     short = replace(FACTS, position=Decimal(-90), equity=Decimal(100))
 
     assert checked(facts=short, quantity=Decimal(50)) is None
 
 
-def test_an_exit_may_be_as_large_as_the_position_and_no_larger() -> None:
+def test_exit_limited_to_position_size() -> None:
     held = replace(FACTS, position=Decimal(80), equity=Decimal(100))
 
     assert rule(check_intent(exit_intent(quantity=Decimal(80)), LIMITS, BTC, held)) is None
@@ -135,14 +135,14 @@ def test_an_exit_may_be_as_large_as_the_position_and_no_larger() -> None:
     )
 
 
-def test_an_exit_may_be_smaller_than_the_least_entry() -> None:
+def test_exit_may_be_below_minimum() -> None:
     coarse = BTC.model_copy(update={"min_quantity": Decimal(1)})
     held = replace(FACTS, position=Decimal("0.002"))
 
     assert rule(check_intent(exit_intent(quantity=Decimal("0.002")), LIMITS, coarse, held)) is None
 
 
-def test_the_rate_and_the_number_of_open_orders_are_limited() -> None:
+def test_order_rate_and_count_are_limited() -> None:
     few = LIMITS.model_copy(update={"max_orders_per_minute": 2, "max_open_orders": 3})
 
     assert checked(few, replace(FACTS, orders_last_minute=1, open_orders=2)) is None
@@ -163,23 +163,23 @@ def test_the_rate_and_the_number_of_open_orders_are_limited() -> None:
         ({"order_type": "limit", "peg_bps": Decimal(500)}, None),
     ],
 )
-def test_an_order_is_held_against_the_limits_again(changes: dict[str, Any], stopped_by: str | None) -> None:
+def test_order_is_checked_against_limits(changes: dict[str, Any], stopped_by: str | None) -> None:
     assert rule(check_order_risk(order(**changes), LIMITS, BTC, FACTS)) == stopped_by
 
 
-def test_a_rejection_says_what_was_and_what_is_allowed() -> None:
+def test_rejection_shows_actual_and_allowed() -> None:
     outcome = check_intent(intent(quantity=Decimal(51)), LIMITS, BTC, FACTS)
 
     assert outcome == Rejection(rule="max_order_notional", was="5100.000", allowed="at most 5000")
 
 
-def test_a_position_is_sized_by_what_may_be_lost() -> None:
+def test_position_sized_by_risk() -> None:
     size = size_position(Decimal(10_000), Decimal(100), Decimal(97), Decimal(1), LIMITS, BTC)
 
     assert size == Size(Decimal("33.333"), "risk")  # 100 to lose, 3 a unit
 
 
-def test_a_near_stop_is_bounded_by_notional_and_exposure() -> None:
+def test_near_stop_bounded_by_size_limits() -> None:
     def sized(equity: int) -> Size:
         return size_position(Decimal(equity), Decimal(100), Decimal("99.9"), Decimal(1), LIMITS, BTC)
 
@@ -188,7 +188,7 @@ def test_a_near_stop_is_bounded_by_notional_and_exposure() -> None:
 
 
 @pytest.mark.parametrize(("equity", "stop"), [(10_000, 100), (0, 97), (-5, 97)])
-def test_where_nothing_can_be_sized_the_size_is_zero(equity: int, stop: int) -> None:
+def test_unsizable_position_has_zero_size(equity: int, stop: int) -> None:
     assert size_position(Decimal(equity), Decimal(100), Decimal(stop), Decimal(1), LIMITS, BTC).quantity == 0
 
 
@@ -198,7 +198,7 @@ def test_where_nothing_can_be_sized_the_size_is_zero(equity: int, stop: int) -> 
     st.decimals(1, 100_000, places=2),
     st.decimals("0.1", 5, places=1),
 )
-def test_a_sized_position_never_passes_its_risk_or_its_limits(
+def test_sized_position_respects_risk_and_limits(
     equity: Decimal, entry: Decimal, stop: Decimal, risk_pct: Decimal
 ) -> None:
     quantity = size_position(equity, entry, stop, risk_pct, LIMITS, BTC).quantity

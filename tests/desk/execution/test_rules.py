@@ -32,14 +32,14 @@ def chosen(
     return choice.strategy(terms_of(envelope, choice))
 
 
-def test_a_small_entry_in_narrow_bars_takes_at_once() -> None:
+def test_small_entry_takes_in_narrow_bars() -> None:
     choice = chosen()
 
     assert (choice.algo, choice.order_type, choice.on_deadline) == ("single", "market", "cross")
     assert choice.expected_slippage_bps == 1  # half of the spread
 
 
-def test_a_small_entry_in_wide_bars_waits_a_little_and_crosses() -> None:
+def test_small_entry_waits_in_wide_bars() -> None:
     choice = chosen(bars=closed_bars(WIDE, WIDE))
 
     assert (choice.algo, choice.order_type, choice.on_deadline) == (
@@ -51,31 +51,31 @@ def test_a_small_entry_in_wide_bars_waits_a_little_and_crosses() -> None:
     assert choice.deadline_seconds == 900
 
 
-def test_a_patient_order_stays_inside_the_price_band() -> None:
+def test_patient_order_respects_price_band() -> None:
     choice = chosen(bars=closed_bars(WIDE, WIDE), limits=FillLimits(price_band_bps=Decimal(7)))
 
     assert choice.limit_offset_bps == 7
 
 
-def test_an_exit_does_not_wait() -> None:
+def test_exit_does_not_wait() -> None:
     choice = chosen(exit_intent(), closed_bars(WIDE, WIDE))
 
     assert (choice.algo, choice.order_type) == ("single", "market")
 
 
-def test_a_large_order_is_cut_into_slices_of_one_bar_each() -> None:
+def test_large_order_is_sliced_per_bar() -> None:
     choice = chosen(intent(quantity=Decimal(35)))
 
     assert (choice.algo, choice.slices, choice.interval_seconds) == ("twap", 4, 300)
 
 
-def test_bars_without_volume_make_an_order_large() -> None:
+def test_bars_without_volume_force_slicing() -> None:
     choice = chosen(bars=closed_bars("100 100 100 100", volume="0"))
 
     assert (choice.algo, choice.slices) == ("twap", 10)
 
 
-def test_a_plan_with_a_price_waits_there() -> None:
+def test_priced_plan_waits_at_price() -> None:
     choice = chosen(intent(limit_price=Decimal("99.5")))
 
     assert (choice.order_type, choice.price_reference, choice.on_deadline) == ("limit", "arrival", "cancel")
@@ -83,7 +83,7 @@ def test_a_plan_with_a_price_waits_there() -> None:
 
 
 @pytest.mark.parametrize("kind", ["market", "limit", "post_only"])
-def test_an_order_type_that_is_not_allowed_is_replaced(kind: str) -> None:
+def test_disallowed_order_type_is_replaced(kind: str) -> None:
     limits = FillLimits.model_validate({"allowed_order_types": [kind]})
 
     choices = [chosen(bars=closed_bars(shape), limits=limits) for shape in (WIDE, "100 100 100 100")]
@@ -115,7 +115,7 @@ def any_limits(draw: st.DrawFn) -> FillLimits:
     st.booleans(),
     st.integers(1, 7200),
 )
-def test_the_text_of_the_rule_fits_the_schema_and_the_limits(
+def test_rule_text_meets_schema_and_limits(
     limits: FillLimits,
     quantity: Decimal,
     shape: str,
@@ -135,5 +135,5 @@ def test_the_text_of_the_rule_fits_the_schema_and_the_limits(
     assert check_fill_strategy(envelope, text) == []
 
 
-def test_the_rule_reads_the_envelope_and_nothing_else() -> None:
+def test_equal_envelopes_give_equal_text() -> None:
     assert fill_strategy_rule(asked()) == fill_strategy_rule(asked())

@@ -23,7 +23,7 @@ def planned(about: Any = None, late: timedelta = timedelta(), **changes: Any) ->
     return plan_orders(about, strategy(**changes), LIMITS, known_at=about.as_of + late)
 
 
-def test_a_single_order_is_the_intent_with_a_way_to_be_filled() -> None:
+def test_single_order_copies_intent_fields() -> None:
     (order,) = planned()
 
     assert (order.symbol, order.side, order.quantity, order.intent_id) == ("BTCUSDT", "buy", 1, "i1")
@@ -33,7 +33,7 @@ def test_a_single_order_is_the_intent_with_a_way_to_be_filled() -> None:
     assert (order.trace_id, order.causation_id) == ("t1", strategy_id("i1"))
 
 
-def test_an_entry_ends_with_its_intent_and_an_exit_goes_on() -> None:
+def test_entry_expires_with_intent_unlike_exit() -> None:
     (entry,), (leave,) = planned(), planned(exit_intent())
 
     assert (entry.void_from, leave.void_from) == (START + timedelta(hours=2), None)
@@ -42,9 +42,7 @@ def test_an_entry_ends_with_its_intent_and_an_exit_goes_on() -> None:
 @pytest.mark.parametrize(
     ("late", "bars"), [(timedelta(microseconds=1), 1), (FIVE_MINUTES, 1), (FIVE_MINUTES * 1.01, 2)]
 )
-def test_a_strategy_that_came_late_moves_the_whole_schedule_to_the_next_open(
-    late: timedelta, bars: int
-) -> None:
+def test_late_strategy_shifts_schedule_to_open(late: timedelta, bars: int) -> None:
     on_time = planned(algo="twap", slices=3, interval_seconds=300)
 
     moved = planned(late=late, algo="twap", slices=3, interval_seconds=300)
@@ -55,14 +53,14 @@ def test_a_strategy_that_came_late_moves_the_whole_schedule_to_the_next_open(
     assert {order.void_from for order in moved} == {START + timedelta(hours=2)}
 
 
-def test_an_exit_only_reduces() -> None:
+def test_exit_order_only_reduces() -> None:
     (order,) = planned(exit_intent())
 
     assert order.reduce_only
     assert (order.side, order.stop_loss, order.take_profit) == ("sell", None, None)
 
 
-def test_slices_come_one_interval_after_the_other_and_end_together() -> None:
+def test_slices_are_spaced_and_end_together() -> None:
     orders = planned(algo="twap", slices=3, interval_seconds=600, deadline_seconds=1800)
 
     assert [order.active_from for order in orders] == [AS_OF + timedelta(minutes=m) for m in (0, 10, 20)]
@@ -71,13 +69,13 @@ def test_slices_come_one_interval_after_the_other_and_end_together() -> None:
     assert len({order.order_id for order in orders}) == 3
 
 
-def test_an_interval_is_rounded_up_to_whole_bars() -> None:
+def test_interval_rounds_up_to_bars() -> None:
     first, second = planned(algo="twap", slices=2, interval_seconds=301)
 
     assert second.active_from - first.active_from == timedelta(minutes=10)
 
 
-def test_a_limit_from_the_arrival_price_is_known_at_once() -> None:
+def test_arrival_limit_is_priced_immediately() -> None:
     (buy,) = planned(order_type="limit", price_reference="arrival", limit_offset_bps=Decimal("3.333"))
     (sell,) = planned(
         intent(side="sell", stop_loss=102, take_profit=98),
@@ -90,19 +88,19 @@ def test_a_limit_from_the_arrival_price_is_known_at_once() -> None:
     assert sell.limit_price == Decimal("100.04")  # 100 + 0.03333, up to the tick
 
 
-def test_the_arrival_price_of_a_plan_with_a_limit_is_that_limit() -> None:
+def test_arrival_price_is_plan_limit() -> None:
     (order,) = planned(intent(limit_price=Decimal("99.5")), order_type="limit", price_reference="arrival")
 
     assert order.limit_price == Decimal("99.5")
 
 
-def test_a_limit_from_the_last_price_is_pegged() -> None:
+def test_limit_from_last_price_is_pegged() -> None:
     (order,) = planned(order_type="post_only", limit_offset_bps=Decimal("2.5"))
 
     assert (order.limit_price, order.peg_bps) == (None, Decimal("2.5"))
 
 
-def test_a_day_order_is_cancelled_at_midnight_if_its_deadline_is_later() -> None:
+def test_day_order_is_cancelled_at_midnight() -> None:
     late = datetime(2026, 1, 2, 23, 50, tzinfo=UTC)
     about = intent(as_of=late, expires_at=late + timedelta(hours=2))
 
@@ -115,7 +113,7 @@ def test_a_day_order_is_cancelled_at_midnight_if_its_deadline_is_later() -> None
     assert by_deadline.on_expiry == "cross"
 
 
-def test_the_same_strategy_gives_the_same_orders() -> None:
+def test_equal_strategies_give_equal_orders() -> None:
     assert planned() == planned()
 
 
@@ -124,9 +122,7 @@ def test_the_same_strategy_gives_the_same_orders() -> None:
     st.integers(1, 20),
     st.sampled_from([Decimal("0.001"), Decimal("0.0007"), Decimal("0.002")]),
 )
-def test_slices_add_up_to_the_quantity_and_differ_in_the_last_one_only(
-    quantity: Decimal, slices: int, lot: Decimal
-) -> None:
+def test_slices_sum_and_only_last_differs(quantity: Decimal, slices: int, lot: Decimal) -> None:
     quantity -= quantity % lot
 
     quantities = slice_quantities(quantity, slices, lot)
@@ -138,7 +134,7 @@ def test_slices_add_up_to_the_quantity_and_differ_in_the_last_one_only(
     assert quantities[-1] >= quantities[0]
 
 
-def test_limits_are_narrowed_to_one_intent() -> None:
+def test_limits_are_narrowed_to_intent() -> None:
     about = intent(
         quantity=Decimal("0.005"), expires_at=AS_OF + timedelta(minutes=10), limit_price=Decimal(99)
     )
@@ -150,13 +146,13 @@ def test_limits_are_narrowed_to_one_intent() -> None:
     assert narrow.lot_size == BTC.lot_size
 
 
-def test_limits_that_know_market_orders_only_stay_as_they_are_for_a_plan_with_a_price() -> None:
+def test_market_only_limits_stay_unnarrowed() -> None:
     narrow = FillLimits(allowed_order_types=("market",)).narrowed_to(intent(limit_price=Decimal(99)), BTC)
 
     assert narrow.allowed_order_types == ("market",)
 
 
-def test_no_slice_is_smaller_than_what_the_instrument_trades() -> None:
+def test_slices_meet_instrument_minimum() -> None:
     coarse = BTC.model_copy(update={"lot_size": Decimal(1), "min_quantity": Decimal(2)})
 
     narrow = FillLimits().narrowed_to(intent(quantity=Decimal(7)), coarse)

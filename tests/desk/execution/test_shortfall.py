@@ -16,7 +16,7 @@ from tests.desk.trade import bar, fills_of, intent, order, paper
 BARS = [bar(0, "100 101 99 100"), bar(1, "100.50 101 100 101")]
 
 
-async def test_the_shortfall_is_price_and_fees_against_the_arrival_price() -> None:
+async def test_shortfall_includes_price_and_fees() -> None:
     exchange = paper()
     await exchange.on_bar(BARS[0])
     await exchange.submit(order(stop_loss=Decimal(98), max_participation=Decimal("0.0006")))
@@ -38,13 +38,13 @@ async def test_the_shortfall_is_price_and_fees_against_the_arrival_price() -> No
     )
 
 
-def test_what_was_never_filled_has_no_cost() -> None:
+def test_unfilled_intent_has_no_cost() -> None:
     [shortfall] = shortfalls([intent()], [])
 
     assert (shortfall.filled, shortfall.unfilled, shortfall.total_bps) == (0, 1, None)
 
 
-async def test_a_sale_below_the_arrival_price_is_a_cost() -> None:
+async def test_sale_below_arrival_is_cost() -> None:
     sold = intent(side="sell", stop_loss=Decimal(102), take_profit=Decimal(96))
 
     baseline = Baseline(paper(), [at_market(sold)])
@@ -55,7 +55,7 @@ async def test_a_sale_below_the_arrival_price_is_a_cost() -> None:
     assert [each.price_cost for each in shortfalls([sold], fills)] == [Decimal("1.01000")]
 
 
-def test_a_total_is_weighted_by_value_and_counts_what_was_filled_how_far() -> None:
+def test_total_shortfall_is_value_weighted() -> None:
     total = total_shortfall([
         part(filled=Decimal(3), unfilled=Decimal(0), price_cost=Decimal("0.5"), fees=Decimal("0.25")),
         part(filled=Decimal(1), unfilled=Decimal(2), price_cost=Decimal("-0.5"), fees=Decimal("0.75")),
@@ -73,7 +73,7 @@ def test_a_total_is_weighted_by_value_and_counts_what_was_filled_how_far() -> No
     )
 
 
-def test_the_total_of_nothing_is_nothing() -> None:
+def test_total_without_shortfalls_is_empty() -> None:
     assert total_shortfall([]) == TotalShortfall()
 
 

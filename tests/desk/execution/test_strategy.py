@@ -18,27 +18,27 @@ SCHEMA = closed_schema(FillStrategy)
 VALIDATOR = jsonschema_rs.validator_for(SCHEMA)
 
 
-def test_the_schema_is_closed_and_demands_every_property() -> None:
+def test_schema_is_closed_and_requires_all() -> None:
     assert SCHEMA["additionalProperties"] is False
     assert set(SCHEMA["required"]) == set(SCHEMA["properties"])
 
 
 @pytest.mark.parametrize("decided_elsewhere", ["side", "symbol", "quantity"])
-def test_what_is_decided_by_code_is_not_in_the_answer(decided_elsewhere: str) -> None:
+def test_code_decided_fields_are_rejected(decided_elsewhere: str) -> None:
     assert decided_elsewhere not in SCHEMA["properties"]
 
     with pytest.raises(ValidationError):
         read_choice(in_full(strategy(), **{decided_elsewhere: "1"}))
 
 
-def test_numbers_are_read_digit_for_digit() -> None:
+def test_numbers_keep_all_digits() -> None:
     read = read_choice(in_full(strategy(), limit_offset_bps="1.2300000000000000000001"))
 
     assert isinstance(read.fill, FillTerms)
     assert str(read.fill.limit_offset_bps) == "1.2300000000000000000001"
 
 
-def test_a_strategy_survives_its_own_json() -> None:
+def test_strategy_round_trips_through_json() -> None:
     assert FillStrategy.model_validate_json(strategy().model_dump_json()) == strategy()
 
 
@@ -61,7 +61,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 @given(st.sets(st.sampled_from(sorted(VALUES)), max_size=2), st.data())
-def test_the_model_accepts_what_the_schema_accepts(names: set[str], data: st.DataObject) -> None:
+def test_model_and_schema_accept_same_values(names: set[str], data: st.DataObject) -> None:
     fields = json.loads(text_of(strategy()))
     fields.update({name: data.draw(VALUES[name], label=name) for name in sorted(names)})
     if data.draw(st.integers(0, 9), label="drop one") == 0:
@@ -76,6 +76,6 @@ def test_the_model_accepts_what_the_schema_accepts(names: set[str], data: st.Dat
     assert accepted == VALIDATOR.is_valid(fields)
 
 
-def test_bounds_in_the_schema_are_plain_numbers() -> None:
+def test_schema_bounds_are_plain_numbers() -> None:
     assert SCHEMA["properties"]["max_participation"]["maximum"] == 0.25
     assert strategy().max_participation == Decimal("0.1")

@@ -29,14 +29,14 @@ def fields(**changed: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("timeframe", list(Timeframe))
-def test_a_bar_is_known_when_its_window_ends(timeframe: Timeframe) -> None:
+def test_bar_available_at_close(timeframe: Timeframe) -> None:
     made = bar(0, timeframe=timeframe)
 
     assert made.close_time - made.open_time == timedelta(seconds=timeframe.seconds)
     assert made.available_at == made.close_time
 
 
-def test_a_window_boundary_belongs_to_the_window_it_opens() -> None:
+def test_window_boundary_opens_next_window() -> None:
     assert Timeframe.H4.start_of(MONDAY + timedelta(hours=4)) == MONDAY + timedelta(hours=4)
     assert Timeframe.H4.start_of(MONDAY + timedelta(hours=4, microseconds=-1)) == MONDAY
 
@@ -70,7 +70,7 @@ WORKDAYS = [day for day in range(52) if day % 7 < 5 and day not in {14, 21}]
         (Timeframe.D1, range(30), time(), 1, 1, 365),
     ],
 )
-def test_year_follows_the_sessions_of_the_data(
+def test_trading_year_follows_data_sessions(
     timeframe: Timeframe, days: Iterable[int], first: time, bars: int, of_session: int, sessions: int
 ) -> None:
     year = year_of(timeframe, days, first, bars)
@@ -79,7 +79,7 @@ def test_year_follows_the_sessions_of_the_data(
     assert year.bars == of_session * sessions
 
 
-def test_half_days_and_gaps_do_not_change_the_year() -> None:
+def test_half_day_keeps_year_length() -> None:
     year = year_of(Timeframe.M5, WORKDAYS, time(14, 30), 78)
     for place in range(42):
         year.add(
@@ -90,7 +90,7 @@ def test_half_days_and_gaps_do_not_change_the_year() -> None:
     assert year.bars == 78 * 252
 
 
-def test_market_of_which_less_than_a_day_was_seen_counts_as_open_all_year() -> None:
+def test_partial_day_counts_as_always_open() -> None:
     evening = year_of(Timeframe.M5, [0], time(18), 72)
     for place in range(100):
         evening.add(MONDAY + timedelta(days=1) + place * Timeframe.M5.length)
@@ -98,7 +98,7 @@ def test_market_of_which_less_than_a_day_was_seen_counts_as_open_all_year() -> N
     assert evening.bars == 365 * 288
 
 
-def test_loss_of_52_days_of_a_stock_is_a_quarter_a_year() -> None:
+def test_loss_of_52_days_is_annualized() -> None:
     year = year_of(Timeframe.M5, WORKDAYS, time(14, 30), 78)
     bars = 78 * len(WORKDAYS)
     equity = [100.0] * bars + [96.02]
@@ -108,7 +108,7 @@ def test_loss_of_52_days_of_a_stock_is_a_quarter_a_year() -> None:
     assert figures.cagr == pytest.approx(-0.2475, abs=0.0001)
 
 
-def test_digits_are_kept_as_the_source_wrote_them() -> None:
+def test_bar_keeps_source_digits() -> None:
     made = Bar.model_validate(fields())
 
     assert str(made.open) == "10.00"
@@ -116,25 +116,25 @@ def test_digits_are_kept_as_the_source_wrote_them() -> None:
 
 
 @given(series(most=5))
-def test_a_bar_survives_json(bars: list[Bar]) -> None:
+def test_bar_round_trips_through_json(bars: list[Bar]) -> None:
     for made in bars:
         assert Bar.model_validate_json(made.model_dump_json()) == made
 
 
-def test_what_a_source_does_not_tell_is_none() -> None:
+def test_missing_optional_fields_are_unset() -> None:
     made = Bar.model_validate(fields())
 
     assert (made.quote_volume, made.trades, made.taker_buy_volume) == (None, None, None)
 
 
-def test_times_are_given_in_utc() -> None:
+def test_open_time_is_converted_to_utc() -> None:
     in_berlin = datetime(2026, 1, 5, 1, tzinfo=timezone(timedelta(hours=1)))
 
     assert Bar.model_validate(fields(open_time=in_berlin)).open_time.tzinfo is UTC
     assert Bar.model_validate(fields(open_time=in_berlin)).open_time == MONDAY
 
 
-def test_a_bar_cannot_be_changed() -> None:
+def test_bar_is_immutable() -> None:
     with pytest.raises(ValidationError):
         bar().close = Decimal(1)  # type: ignore[misc]
 
@@ -159,9 +159,7 @@ def test_a_bar_cannot_be_changed() -> None:
         ({"taker_buy_volume": "3.1"}, "taker_buy_volume", "3.1"),
     ],
 )
-def test_a_contradiction_is_refused_with_its_field_and_value(
-    changed: dict[str, object], field: str, value: str
-) -> None:
+def test_contradiction_error_has_field_and_value(changed: dict[str, object], field: str, value: str) -> None:
     with pytest.raises(BarError) as refused:
         Bar.model_validate(fields(**changed))
 
@@ -176,6 +174,6 @@ def test_only_finite_numbers_are_prices(number: str) -> None:
         Bar.model_validate(fields(close=number))
 
 
-def test_a_time_without_an_offset_is_refused() -> None:
+def test_naive_timestamp_is_rejected() -> None:
     with pytest.raises(ValidationError, match="open_time"):
         Bar.model_validate(fields(open_time="2026-01-05T00:00:00"))

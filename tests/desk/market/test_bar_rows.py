@@ -30,21 +30,21 @@ def refusal(*lines: str | bytes) -> BarFormatError:
     return refused.value
 
 
-def test_a_minimal_header_is_enough() -> None:
+def test_minimal_header_is_enough() -> None:
     _, made = read(HEADER, ROW)
 
     assert made is not None
     assert (made.open_time, made.close, made.quote_volume) == (MONDAY, Decimal(11), None)
 
 
-def test_the_columns_may_stand_in_any_order_and_case() -> None:
+def test_columns_accept_any_order_and_case() -> None:
     _, made = read("Close,Volume,Open,High,Low,Date", "11,3,10,12,9,2026-01-05 00:00:00")
 
     assert made is not None
     assert (made.open, made.close, made.open_time) == (Decimal(10), Decimal(11), MONDAY)
 
 
-def test_a_kline_row_without_a_header_is_known_by_its_twelve_columns() -> None:
+def test_twelve_column_kline_needs_no_header() -> None:
     [made] = read("1767571200000,10,12,9,11,3,1767571499999,33.5,42,1.25,13.75,0")
 
     assert made is not None
@@ -52,7 +52,7 @@ def test_a_kline_row_without_a_header_is_known_by_its_twelve_columns() -> None:
     assert (made.quote_volume, made.trades, made.taker_buy_volume) == (Decimal("33.5"), 42, Decimal("1.25"))
 
 
-def test_kline_names_mean_the_same_as_ours() -> None:
+def test_kline_column_names_are_aliases() -> None:
     header = f"{HEADER},quote_asset_volume,number_of_trades,taker_buy_base_asset_volume"
 
     _, made = read(header, f"{ROW},33.5,42,1.25")
@@ -62,7 +62,7 @@ def test_kline_names_mean_the_same_as_ours() -> None:
 
 
 @pytest.mark.parametrize("name", ["timestamp", "time", "datetime", "date", "Date", "Open time", "OPEN_TIME"])
-def test_open_time_is_read_under_its_usual_names(name: str) -> None:
+def test_open_time_accepts_usual_names(name: str) -> None:
     _, made = read(HEADER.replace("open_time", name), ROW)
 
     assert made is not None
@@ -70,14 +70,14 @@ def test_open_time_is_read_under_its_usual_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["count", "trade_count", "Number of trades"])
-def test_trades_are_read_under_their_usual_names(name: str) -> None:
+def test_trades_accept_usual_names(name: str) -> None:
     _, made = read(f"{HEADER},{name}", f"{ROW},42")
 
     assert made is not None
     assert made.trades == 42
 
 
-def test_unknown_columns_are_ignored_and_named_once() -> None:
+def test_unknown_columns_are_listed_once() -> None:
     reader = BarRows("bars.csv", "BTCUSDT", Timeframe.M5)
 
     reader.read(1, f"{HEADER},vwap,Adj Close,Dividends,close_time".encode())
@@ -91,7 +91,7 @@ def test_unknown_columns_are_ignored_and_named_once() -> None:
     assert reader.unknown == ["Dividends", "rsi"]
 
 
-def test_missing_column_is_named_with_the_names_it_may_have() -> None:
+def test_missing_column_lists_accepted_names() -> None:
     error = refusal("close,open,high,low,volume")
 
     assert error.allowed.startswith(
@@ -110,14 +110,14 @@ def test_missing_column_is_named_with_the_names_it_may_have() -> None:
         (b"1,\x00,2", "bytes that are not UTF-8 text"),
     ],
 )
-def test_binary_data_is_named_in_one_line(raw: bytes, value: str) -> None:
+def test_binary_data_error_names_format(raw: bytes, value: str) -> None:
     error = refusal(raw)
 
     assert error.value == value
     assert str(error) == f"bars.csv, line 1, column '(row)': {value!r}; allowed: {error.allowed}"
 
 
-def test_page_lists_every_column() -> None:
+def test_docs_page_lists_every_column() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "bars.md").read_text(encoding="utf-8")
 
     listed = set(re.findall(r"`(\w+)`", page.partition("## Columns")[2].partition("\n## ")[0]))
@@ -125,7 +125,7 @@ def test_page_lists_every_column() -> None:
     assert set(COLUMNS) <= listed
 
 
-def test_names_of_json_lines_are_remembered_up_to_a_limit() -> None:
+def test_remembered_json_names_are_limited() -> None:
     reader = BarRows("bars.csv", "BTCUSDT", Timeframe.M5)
     line = '{"date":"2026-01-05","open":1,"high":1,"low":1,"close":1,"volume":1,"n%d":0}'
 
@@ -135,7 +135,7 @@ def test_names_of_json_lines_are_remembered_up_to_a_limit() -> None:
     assert len(reader.unknown) == MOST_NAMES - 6
 
 
-def test_six_and_nine_columns_need_no_header() -> None:
+def test_known_column_counts_need_no_header() -> None:
     [six] = read(ROW)
     [nine] = read(f"{ROW},33.5,42,1.25")
 
@@ -155,14 +155,14 @@ def test_six_and_nine_columns_need_no_header() -> None:
         "2026-01-05T01:00:00+01:00",
     ],
 )
-def test_times_may_be_epoch_or_iso(time: str) -> None:
+def test_timestamps_accept_epoch_and_iso(time: str) -> None:
     [made] = read(f"{time},10,12,9,11,3")
 
     assert made is not None
     assert made.open_time == datetime(2026, 1, 5, tzinfo=UTC)
 
 
-def test_a_json_object_is_a_row_with_its_own_header() -> None:
+def test_json_object_needs_no_header() -> None:
     line = '{"open_time": 1767571200000, "open": 10.10, "high": "12", "low": 9, "close": 11, "volume": 3, "trades": null}'
 
     [made] = read(line)
@@ -173,20 +173,20 @@ def test_a_json_object_is_a_row_with_its_own_header() -> None:
 
 
 @given(series(most=6))
-def test_the_json_of_a_bar_is_read_back(bars: list[Bar]) -> None:
+def test_bar_json_is_read_back(bars: list[Bar]) -> None:
     assert read(*(made.model_dump_json() for made in bars)) == bars
 
 
 @given(series(most=6))
-def test_the_csv_of_a_bar_is_read_back(bars: list[Bar]) -> None:
+def test_bar_csv_is_read_back(bars: list[Bar]) -> None:
     assert read(*rows(bars).splitlines())[1:] == bars
 
 
-def test_blank_lines_and_comments_hold_no_bar() -> None:
+def test_blank_and_comment_lines_are_skipped() -> None:
     assert read("\ufeff# made by hand", "", "  ", HEADER, "# more")[-1] is None
 
 
-def test_empty_optional_cells_are_unknown_not_zero() -> None:
+def test_empty_optional_cells_are_unset() -> None:
     _, made = read(f"{HEADER},trades,quote_volume", f"{ROW},,")
 
     assert made is not None
@@ -213,7 +213,7 @@ def test_empty_optional_cells_are_unknown_not_zero() -> None:
         ("2026-01-05T00:00:00Z,10,12,9,11,3,4", "(row)", "7 cells"),
     ],
 )
-def test_a_bad_cell_is_named_with_its_line_and_column(row: str, column: str, value: str) -> None:
+def test_bad_cell_error_has_line_column(row: str, column: str, value: str) -> None:
     error = refusal("# comment", HEADER, ROW, row)
 
     assert (error.source, error.line, error.column, error.value) == ("bars.csv", 4, column, value)
@@ -221,7 +221,7 @@ def test_a_bad_cell_is_named_with_its_line_and_column(row: str, column: str, val
     assert str(error).endswith(f"allowed: {error.allowed}")
 
 
-def test_the_column_is_named_as_the_file_names_it() -> None:
+def test_error_uses_file_column_name() -> None:
     header = HEADER.replace("open_time", "date") + ",number_of_trades"
 
     assert refusal(header, f"{ROW},1.5").column == "number_of_trades"
@@ -238,20 +238,20 @@ def test_the_column_is_named_as_the_file_names_it() -> None:
         ("symbol", "open_time"),
     ],
 )
-def test_a_header_names_each_column_once_and_all_that_are_needed(header: str, column: str) -> None:
+def test_header_needs_each_column_once(header: str, column: str) -> None:
     error = refusal(header)
 
     assert (error.line, error.column) == (1, column)
 
 
-def test_a_count_of_columns_that_says_nothing_asks_for_a_header() -> None:
+def test_unknown_column_count_asks_for_header() -> None:
     assert "header" in refusal("1767571200000,10,12,9").allowed
 
 
 @pytest.mark.parametrize(
     ("name", "value", "allowed"), [("symbol", "ETHUSDT", "BTCUSDT"), ("timeframe", "1h", "5m")]
 )
-def test_a_row_of_another_symbol_or_timeframe_is_refused(name: str, value: str, allowed: str) -> None:
+def test_row_of_other_series_is_rejected(name: str, value: str, allowed: str) -> None:
     error = refusal(f"{HEADER},{name}", f"{ROW},{value}")
 
     assert (error.column, error.value, error.allowed) == (name, value, allowed)
@@ -268,19 +268,19 @@ def test_a_row_of_another_symbol_or_timeframe_is_refused(name: str, value: str, 
         "1767571200000,10\r12,9",
     ],
 )
-def test_a_line_that_is_neither_is_refused_whole(line: str | bytes) -> None:
+def test_malformed_line_is_rejected_entirely(line: str | bytes) -> None:
     assert refusal(line).column == "(row)"
 
 
 @pytest.mark.parametrize("value", ["true", "[1]", '{"a": 1}', "NaN", "null", '""'])
-def test_a_json_value_that_is_no_number_is_refused(value: str) -> None:
+def test_non_numeric_json_value_is_rejected(value: str) -> None:
     line = f'{{"open_time": 1767571200000, "open": {value}, "high": 12, "low": 9, "close": 11, "volume": 3}}'
 
     assert refusal(line).column == "open"
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_do_anything_but_make_a_bar_or_a_format_error(raw: bytes) -> None:
+def test_arbitrary_bytes_give_bar_or_error(raw: bytes) -> None:
     reader = BarRows("bars.csv", "BTCUSDT", Timeframe.M5)
 
     try:
@@ -293,7 +293,7 @@ def test_no_bytes_do_anything_but_make_a_bar_or_a_format_error(raw: bytes) -> No
 
 @given(st.dictionaries(st.integers(0, 5), st.text(alphabet="0123456789.eE-+,:TZ \"'", max_size=30)))
 @example({})
-def test_no_cells_do_anything_but_make_a_bar_or_a_format_error(changed: dict[int, str]) -> None:
+def test_arbitrary_cells_give_bar_or_error(changed: dict[int, str]) -> None:
     cells = [changed.get(place, cell) for place, cell in enumerate(ROW.split(","))]
 
     try:

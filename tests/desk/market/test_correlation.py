@@ -34,7 +34,7 @@ ROWS = st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=3, max_s
 
 
 @given(ROWS)
-def test_covariance_and_correlation_are_those_of_the_standard_library(
+def test_covariance_and_correlation_match_statistics_module(
     rows: list[tuple[float, float]],
 ) -> None:
     ones, others = [list(row) for row in zip(*rows, strict=True)]
@@ -45,7 +45,7 @@ def test_covariance_and_correlation_are_those_of_the_standard_library(
         assert correlation(ones, others) == pytest.approx(pearson(ones, others), abs=1e-6)
 
 
-def test_a_market_with_itself_as_reference_moves_with_itself() -> None:
+def test_identical_markets_have_full_correlation() -> None:
     found = market_correlation(closes(WALK), ReferenceMarket("B", closes(WALK)))
 
     assert found is not None
@@ -55,7 +55,7 @@ def test_a_market_with_itself_as_reference_moves_with_itself() -> None:
     assert found.other_leads == found.own_leads
 
 
-def test_the_leader_is_the_one_whose_move_comes_first() -> None:
+def test_leading_market_moves_first() -> None:
     follower = [WALK[0], *WALK[:-1]]
 
     found = market_correlation(closes(follower), ReferenceMarket("B", closes(WALK)))
@@ -65,14 +65,14 @@ def test_the_leader_is_the_one_whose_move_comes_first() -> None:
     assert (found.own_leads or 0) < 0.9
 
 
-def test_a_market_that_does_not_move_has_no_correlation() -> None:
+def test_flat_market_has_no_correlation() -> None:
     found = market_correlation(closes(WALK), ReferenceMarket("B", closes([5.0] * len(WALK))))
 
     assert found is not None
     assert found.correlation is found.beta is found.other_leads is None
 
 
-def test_before_forty_nine_common_closes_there_is_no_relation() -> None:
+def test_correlation_needs_49_common_closes() -> None:
     assert market_correlation(closes(WALK), ReferenceMarket("B", closes(WALK)[1:])) is None
 
 
@@ -85,7 +85,7 @@ def test_before_forty_nine_common_closes_there_is_no_relation() -> None:
         ([100.0] * 40 + [80, 81, 82, 83, 84, 85, 86, 87, 88], Quadrant.IMPROVING),
     ],
 )
-def test_the_quadrant_says_whether_strength_is_high_and_rising(tail: list[float], quadrant: Quadrant) -> None:
+def test_quadrant_reflects_strength_and_momentum(tail: list[float], quadrant: Quadrant) -> None:
     found = market_correlation(closes(tail), ReferenceMarket("B", closes([100.0] * len(tail))))
 
     assert found is not None
@@ -100,7 +100,7 @@ def fed(sample: str, count: int) -> tuple[MarketView, Sequence[Bar]]:
     return view, bars
 
 
-def test_a_reference_market_that_is_ahead_is_looked_at_as_of_the_moment() -> None:
+def test_reference_is_truncated_to_snapshot_time() -> None:
     view, bars = fed("btcusdt-5m", 900)
     same, _ = fed("ethusdt-5m", 900)
     ahead, _ = fed("ethusdt-5m", 1_000)
@@ -115,7 +115,7 @@ def test_a_reference_market_that_is_ahead_is_looked_at_as_of_the_moment() -> Non
     assert max(close.at for close in snapshot.reference.closes) <= moment
 
 
-def test_without_a_second_market_or_enough_of_it_the_layer_says_so() -> None:
+def test_missing_second_market_is_reported() -> None:
     view, bars = fed("btcusdt-5m", 100)
     other, _ = fed("ethusdt-5m", 100)
 
@@ -127,7 +127,7 @@ def test_without_a_second_market_or_enough_of_it_the_layer_says_so() -> None:
     assert set(alone) == set(early) == {"not_available"}
 
 
-def test_closes_are_those_of_the_decision_timeframe() -> None:
+def test_closes_use_decision_timeframe() -> None:
     view, _ = fed("btcusdt-5m", 100)
 
     assert [close.at.minute for close in view.snapshot().closes] == [0] * 8

@@ -21,7 +21,7 @@ async def read(path: Path) -> list[FeedItem]:
     return [item async for item in CsvFeed(path, symbol="BTCUSDT", timeframe=Timeframe.M5)]
 
 
-async def test_a_packed_file_gives_the_same_bars(tmp_path: Path) -> None:
+async def test_gzip_file_gives_same_bars(tmp_path: Path) -> None:
     bars = [bar(place) for place in range(3)]
     plain, packed = tmp_path / "bars.csv", tmp_path / "bars.csv.gz"
     plain.write_bytes(rows(bars))
@@ -30,14 +30,14 @@ async def test_a_packed_file_gives_the_same_bars(tmp_path: Path) -> None:
     assert await read(plain) == await read(packed) == bars
 
 
-async def test_windows_line_ends_and_a_missing_last_one_are_fine(tmp_path: Path) -> None:
+async def test_crlf_and_missing_final_newline_accepted(tmp_path: Path) -> None:
     path = tmp_path / "bars.csv"
     path.write_bytes(rows([bar(0), bar(1)]).replace(b"\n", b"\r\n").rstrip())
 
     assert await read(path) == [bar(0), bar(1)]
 
 
-async def test_a_malformed_cell_is_reported_with_file_line_and_column(tmp_path: Path) -> None:
+async def test_malformed_cell_error_has_position(tmp_path: Path) -> None:
     path = tmp_path / "bars.csv"
     path.write_bytes(rows([bar(0), bar(1)]).replace(b"00:05:00+00:00,100.5", b"00:05:00+00:00,1OO.5"))
 
@@ -47,7 +47,7 @@ async def test_a_malformed_cell_is_reported_with_file_line_and_column(tmp_path: 
     assert (refused.value.source, refused.value.line, refused.value.column) == ("bars.csv", 3, "open")
 
 
-async def test_a_bar_out_of_order_is_reported_with_its_line(tmp_path: Path) -> None:
+async def test_unordered_bar_error_has_line(tmp_path: Path) -> None:
     path = tmp_path / "bars.csv"
     path.write_bytes(b"# exported\n" + rows([bar(0), bar(2), bar(1)]))
 
@@ -57,7 +57,7 @@ async def test_a_bar_out_of_order_is_reported_with_its_line(tmp_path: Path) -> N
     assert (refused.value.source, refused.value.line, refused.value.field) == ("bars.csv", 5, "open_time")
 
 
-async def test_a_conflicting_duplicate_is_reported_with_the_field_that_differs(tmp_path: Path) -> None:
+async def test_conflicting_duplicate_error_has_field(tmp_path: Path) -> None:
     path = tmp_path / "bars.csv"
     path.write_bytes(rows([bar(0, volume="1"), bar(0, volume="2")]))
 
@@ -67,14 +67,14 @@ async def test_a_conflicting_duplicate_is_reported_with_the_field_that_differs(t
     assert (refused.value.line, refused.value.field) == (3, "volume")
 
 
-async def test_a_missing_file_is_reported_with_its_path(tmp_path: Path) -> None:
+async def test_missing_file_error_has_path(tmp_path: Path) -> None:
     with pytest.raises(FeedUnavailableError) as refused:
         await read(tmp_path / "none.csv")
 
     assert refused.value.source == str(tmp_path / "none.csv")
 
 
-async def test_columns_that_are_not_read_are_noted_once(tmp_path: Path) -> None:
+async def test_unread_columns_are_noted_once(tmp_path: Path) -> None:
     path = tmp_path / "bars.csv"
     path.write_bytes(b"date,open,high,low,close,volume,vwap,rsi\n" + b"2026-01-05,1,1,1,1,1,1,50\n" * 2)
 
@@ -85,7 +85,7 @@ async def test_columns_that_are_not_read_are_noted_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bars.csv", "bars.csv.gz"])
-async def test_file_without_line_ends_is_not_read_whole(name: str, tmp_path: Path) -> None:
+async def test_endless_line_is_not_read_fully(name: str, tmp_path: Path) -> None:
     path, text = tmp_path / name, b"1" * 10_000_000
     path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
 
@@ -97,7 +97,7 @@ async def test_file_without_line_ends_is_not_read_whole(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("damage", ["not packed", "cut", "flipped"])
-async def test_a_file_that_cannot_be_unpacked_is_reported(tmp_path: Path, damage: str) -> None:
+async def test_corrupt_gzip_is_reported(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "bars.csv.gz"
     packed = gzip.compress(rows([bar(place) for place in range(40)]))
     flipped = packed[:60] + bytes([packed[60] ^ 255]) + packed[61:]
@@ -108,7 +108,7 @@ async def test_a_file_that_cannot_be_unpacked_is_reported(tmp_path: Path, damage
 
 
 @pytest.mark.parametrize("name", ["bars.csv", "bars.csv.gz"])
-async def test_no_file_stays_open_when_the_reader_stops_early(name: str, tmp_path: Path) -> None:
+async def test_early_stop_closes_file(name: str, tmp_path: Path) -> None:
     path, text = tmp_path / name, rows([bar(place) for place in range(3000)])
     path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
 
@@ -141,7 +141,7 @@ async def read_at(path: Path, clock: WallClock) -> list[FeedItem]:
 
 
 @pytest.mark.parametrize(("ahead_s", "waited_s"), [(0, 0), (-1, 0), (3, 3), (5, 5)])
-async def test_bar_that_closes_soon_is_waited_for(tmp_path: Path, ahead_s: int, waited_s: int) -> None:
+async def test_nearly_closed_bar_is_awaited(tmp_path: Path, ahead_s: int, waited_s: int) -> None:
     path = tmp_path / "bars.csv"
     path.write_bytes(rows([bar(0), bar(1)]))
     clock = WallClock(start := bar(1).close_time - timedelta(seconds=ahead_s))
@@ -150,7 +150,7 @@ async def test_bar_that_closes_soon_is_waited_for(tmp_path: Path, ahead_s: int, 
     assert clock.now() - start == timedelta(seconds=waited_s)
 
 
-async def test_bar_that_closes_later_is_left_out_and_noted(tmp_path: Path) -> None:
+async def test_unclosed_bar_is_skipped_and_noted(tmp_path: Path) -> None:
     path = tmp_path / "bars.csv"
     path.write_bytes(rows([bar(0), bar(1)]))
     clock = WallClock(start := bar(1).close_time - timedelta(seconds=5.001))
@@ -160,7 +160,7 @@ async def test_bar_that_closes_later_is_left_out_and_noted(tmp_path: Path) -> No
     assert clock.now() == start
 
 
-async def test_row_after_an_unclosed_one_is_read_as_new(tmp_path: Path) -> None:
+async def test_final_row_replaces_unclosed_rows(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     clock = WallClock(bar(1).open_time + timedelta(seconds=20))
     feed = aiter(StdinFeed(reader, symbol="BTCUSDT", timeframe=Timeframe.M5, clock=clock))
@@ -179,7 +179,7 @@ async def test_row_after_an_unclosed_one_is_read_as_new(tmp_path: Path) -> None:
     assert after == [bar(1, "102")]
 
 
-async def test_unclosed_row_does_not_count_as_a_bar(tmp_path: Path) -> None:
+async def test_unclosed_row_is_not_counted(tmp_path: Path) -> None:
     path = tmp_path / "bars.csv"
     path.write_bytes(rows([bar(0), bar(1)]))
     clock = WallClock(bar(0).open_time)

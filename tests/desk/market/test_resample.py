@@ -17,7 +17,7 @@ def resampled(bars: list[Bar], target: Timeframe) -> list[ClosedBar]:
     return [closed for each in bars for closed in resampler.push(each)]
 
 
-def test_a_window_comes_out_with_the_bar_that_closes_with_it() -> None:
+def test_window_closes_with_last_bar() -> None:
     resampler = Resampler(Timeframe.M5, Timeframe.M15)
 
     assert resampler.push(bar(0, 10, close=12, high=13, low=9, volume="1.5")) == ()
@@ -31,7 +31,7 @@ def test_a_window_comes_out_with_the_bar_that_closes_with_it() -> None:
     assert (closed.parts, closed.expected, closed.complete) == (3, 3, True)
 
 
-def test_a_window_whose_end_is_missing_comes_out_with_the_next_bar() -> None:
+def test_unfinished_window_closes_with_next_bar() -> None:
     resampler = Resampler(Timeframe.M5, Timeframe.M15)
 
     assert resampler.push(bar(1, 10)) == ()
@@ -42,7 +42,7 @@ def test_a_window_whose_end_is_missing_comes_out_with_the_next_bar() -> None:
     assert (cut.parts, cut.complete) == (1, False)
 
 
-def test_a_hole_may_close_two_windows_at_once_oldest_first() -> None:
+def test_gap_closes_two_windows_oldest_first() -> None:
     resampler = Resampler(Timeframe.M5, Timeframe.M15)
     resampler.push(bar(0))
 
@@ -52,13 +52,13 @@ def test_a_hole_may_close_two_windows_at_once_oldest_first() -> None:
     assert [each.parts for each in closed] == [1, 1]
 
 
-def test_a_window_in_which_nothing_traded_is_absent() -> None:
+def test_empty_window_is_omitted() -> None:
     closed = resampled([bar(0), bar(2), bar(9), bar(10), bar(11)], Timeframe.M15)
 
     assert [each.bar.open_time for each in closed] == [bar(0).open_time, bar(9).open_time]
 
 
-def test_a_sum_of_which_a_part_is_unknown_is_unknown() -> None:
+def test_sum_with_unknown_part_is_unknown() -> None:
     full = bar(0).model_copy(update={"quote_volume": Decimal(5)})
     silent = bar(1).model_copy(update={"trades": None, "taker_buy_volume": None})
 
@@ -67,20 +67,20 @@ def test_a_sum_of_which_a_part_is_unknown_is_unknown() -> None:
     assert (closed.bar.quote_volume, closed.bar.trades) == (None, None)
 
 
-def test_a_timeframe_that_does_not_divide_is_refused() -> None:
+def test_indivisible_timeframe_is_rejected() -> None:
     with pytest.raises(ValueError, match="Allowed: a multiple"):
         Resampler(Timeframe.H1, Timeframe.M15)
 
 
 @given(series(), st.sampled_from(LONGER), st.integers(0, 80))
-def test_the_future_changes_nothing_that_was_given(bars: list[Bar], target: Timeframe, cut: int) -> None:
+def test_later_bars_keep_closed_windows(bars: list[Bar], target: Timeframe, cut: int) -> None:
     past = resampled(bars[:cut], target)
 
     assert resampled(bars, target)[: len(past)] == past
 
 
 @given(series(), st.sampled_from(LONGER))
-def test_no_bar_is_given_before_it_has_closed(bars: list[Bar], target: Timeframe) -> None:
+def test_window_is_emitted_after_closing(bars: list[Bar], target: Timeframe) -> None:
     resampler = Resampler(Timeframe.M5, target)
 
     for each in bars:
@@ -89,7 +89,7 @@ def test_no_bar_is_given_before_it_has_closed(bars: list[Bar], target: Timeframe
 
 
 @given(series(), st.sampled_from(LONGER))
-def test_what_traded_is_neither_lost_nor_invented(bars: list[Bar], target: Timeframe) -> None:
+def test_resampling_conserves_prices_and_volume(bars: list[Bar], target: Timeframe) -> None:
     closed = resampled(bars, target)
 
     windows = [target.start_of(each.open_time) for each in bars]
@@ -103,7 +103,7 @@ def test_what_traded_is_neither_lost_nor_invented(bars: list[Bar], target: Timef
         assert (each.bar.open, each.bar.close) == (parts[0].open, parts[-1].close)
 
 
-def test_the_halt_of_the_sample_leaves_one_hour_out_and_one_incomplete() -> None:
+def test_sample_halt_leaves_incomplete_hour() -> None:
     closed = resampled(list(sample()), Timeframe.H1)
 
     incomplete = {f"{each.bar.open_time:%d %H:%M}": each.parts for each in closed if not each.complete}

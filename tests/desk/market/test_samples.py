@@ -38,7 +38,7 @@ def packed(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", list(SAMPLES))
-async def test_a_sample_holds_what_the_registry_says(name: str) -> None:
+async def test_sample_matches_registry(name: str) -> None:
     sample = SAMPLES[name]
     bars = await asyncio.to_thread(load_sample, name)
 
@@ -52,7 +52,7 @@ async def test_a_sample_holds_what_the_registry_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(SAMPLES))
-def test_a_sample_has_the_values_that_were_published(name: str) -> None:
+def test_sample_matches_published_hash(name: str) -> None:
     table = csv.DictReader(gzip.decompress(packed(name)).decode().splitlines())
     lines = ["date,open,high,low,close,volume,number_of_trades,taker_buy_base_asset_volume"]
     for row in table:
@@ -64,14 +64,14 @@ def test_a_sample_has_the_values_that_were_published(name: str) -> None:
 
 
 @pytest.mark.parametrize("sample", [*SAMPLES.values(), SP500], ids=lambda sample: sample.name)
-def test_where_a_sample_comes_from_is_given(sample: Sample | PanelSample) -> None:
+def test_sample_origin_is_documented(sample: Sample | PanelSample) -> None:
     page = (ROOT / "DATA_LICENSES.md").read_text(encoding="utf-8")
 
     for fact in (sample.file, sample.sha256, PUBLISHED.get(sample.name, ""), sample.licence):
         assert fact in page
 
 
-def test_a_changed_byte_is_found() -> None:
+def test_changed_byte_is_detected() -> None:
     raw = bytearray(packed("btcusdt-5m"))
     raw[5_000] ^= 1
 
@@ -82,7 +82,7 @@ def test_a_changed_byte_is_found() -> None:
     assert refused.value.actual == hashlib.sha256(raw).hexdigest()
 
 
-def test_an_unknown_sample_is_answered_with_those_there_are() -> None:
+def test_unknown_sample_lists_available_names() -> None:
     with pytest.raises(UnknownSampleError) as refused:
         load_sample("dogeusdt-5m")
 
@@ -90,11 +90,11 @@ def test_an_unknown_sample_is_answered_with_those_there_are() -> None:
     assert "btcusdt-5m, ethusdt-5m" in str(refused.value)
 
 
-def test_a_sample_is_found_by_its_name() -> None:
+def test_sample_is_found_by_name() -> None:
     assert find_sample("ethusdt-5m").symbol == "ETHUSDT"
 
 
-def test_the_bars_of_many_stocks_are_daily_and_of_the_days_that_their_market_opened() -> None:
+def test_panel_bars_are_daily_on_weekdays() -> None:
     bars = load_panel_bars("sp500-sample")
     calendar = panel_calendar(bars)
 
@@ -104,7 +104,7 @@ def test_the_bars_of_many_stocks_are_daily_and_of_the_days_that_their_market_ope
     assert all(day.weekday() < 5 for day in calendar)
 
 
-async def test_only_a_day_on_which_the_market_opened_can_be_missing() -> None:
+async def test_only_trading_days_can_be_missing() -> None:
     bars = await asyncio.to_thread(load_panel_bars, "sp500-sample")
     calendar = panel_calendar(bars)
 
@@ -120,6 +120,6 @@ async def test_only_a_day_on_which_the_market_opened_can_be_missing() -> None:
         assert len(bars[symbol]) + missing == len(spanned)
 
 
-def test_a_panel_that_is_not_shipped_is_named_with_those_that_are() -> None:
+def test_unknown_panel_lists_available_names() -> None:
     with pytest.raises(UnknownSampleError, match="sp500-sample"):
         load_panel_bars("nasdaq")

@@ -50,7 +50,7 @@ def with_takers(one: Bar) -> Bar:
     return one.model_copy(update={"taker_buy_volume": one.volume / 3, "trades": int(one.volume) + 3})
 
 
-def test_a_bar_that_is_not_closed_at_the_moment_is_refused_and_changes_nothing() -> None:
+def test_unclosed_bar_is_rejected_without_effect() -> None:
     view = view_of([bar(0)])
     before = view.snapshot()
 
@@ -65,14 +65,14 @@ def test_a_bar_that_is_not_closed_at_the_moment_is_refused_and_changes_nothing()
     view.push(bar(1), as_of=bar(1).close_time)
 
 
-def test_a_moment_before_the_newest_close_has_no_snapshot() -> None:
+def test_snapshot_before_newest_close_is_rejected() -> None:
     view = view_of([bar(0), bar(1)])
 
     with pytest.raises(UnclosedBarError):
         view.snapshot(bar(0).close_time)
 
 
-def test_a_snapshot_is_as_old_as_its_newest_bar() -> None:
+def test_snapshot_available_at_newest_close() -> None:
     view = view_of([bar(0)])
     later = bar(0).close_time + timedelta(minutes=3)
 
@@ -80,7 +80,7 @@ def test_a_snapshot_is_as_old_as_its_newest_bar() -> None:
     assert (view.snapshot(later).as_of, view.snapshot(later).available_at) == (later, bar(0).close_time)
 
 
-def test_there_is_no_snapshot_before_the_first_bar() -> None:
+def test_snapshot_without_bars_is_rejected() -> None:
     with pytest.raises(NoBarsError):
         MarketView("BTCUSDT").snapshot()
 
@@ -94,7 +94,7 @@ def test_there_is_no_snapshot_before_the_first_bar() -> None:
         (bar(0), "open_time"),
     ],
 )
-def test_a_bar_that_does_not_follow_is_refused(wrong: Bar, field: str) -> None:
+def test_bar_out_of_sequence_is_rejected(wrong: Bar, field: str) -> None:
     view = view_of([bar(0), bar(1)])
 
     with pytest.raises(BarSequenceError) as refused:
@@ -104,7 +104,7 @@ def test_a_bar_that_does_not_follow_is_refused(wrong: Bar, field: str) -> None:
     assert view.snapshot() == view_of([bar(0), bar(1)]).snapshot()
 
 
-def test_a_push_says_every_bar_it_has_closed_shortest_first() -> None:
+def test_push_returns_closed_bars_shortest_first() -> None:
     view = view_of(wave(47))
 
     closed = view.push(wave(48)[-1])
@@ -114,7 +114,7 @@ def test_a_push_says_every_bar_it_has_closed_shortest_first() -> None:
 
 
 @given(series(most=60), st.integers(1, 60))
-def test_the_future_changes_no_snapshot(bars: list[Bar], cut: int) -> None:
+def test_future_bars_keep_earlier_snapshot(bars: list[Bar], cut: int) -> None:
     view = view_of(bars[:cut])
     early = view.snapshot()
     found = early.layer_inputs()
@@ -126,7 +126,7 @@ def test_the_future_changes_no_snapshot(bars: list[Bar], cut: int) -> None:
 
 
 @given(series(most=60))
-def test_no_frame_has_a_bar_that_closes_later_than_the_newest(bars: list[Bar]) -> None:
+def test_frames_end_by_newest_close(bars: list[Bar]) -> None:
     snapshot = snapshot_of(bars)
 
     for frame in snapshot.frames.values():
@@ -136,7 +136,7 @@ def test_no_frame_has_a_bar_that_closes_later_than_the_newest(bars: list[Bar]) -
 
 
 @given(series(most=60))
-def test_layer_inputs_are_plain_json_without_nan_or_null(bars: list[Bar]) -> None:
+def test_layer_inputs_are_finite_json(bars: list[Bar]) -> None:
     found = snapshot_of(bars, Timeframe.M15).layer_inputs()
 
     assert json.loads(json.dumps(found, allow_nan=False)) == found
@@ -145,7 +145,7 @@ def test_layer_inputs_are_plain_json_without_nan_or_null(bars: list[Bar]) -> Non
         assert not isinstance(leaf, float) or math.isfinite(leaf)
 
 
-def test_layer_inputs_name_the_layers() -> None:
+def test_layer_inputs_have_eight_layers() -> None:
     assert list(snapshot_of([bar(0)]).layer_inputs()) == [
         "trend",
         "levels",
@@ -159,7 +159,7 @@ def test_layer_inputs_name_the_layers() -> None:
 
 
 @pytest.mark.parametrize("name", ["trend", "patterns", "indicators", "sentiment", "volatility"])
-def test_a_layer_is_silent_on_a_timeframe_without_a_bar_and_says_so(name: str) -> None:
+def test_layer_reports_timeframes_without_bars(name: str) -> None:
     layer = snapshot_of(wave(5)).layer_inputs()[name]
 
     assert list(layer["timeframes"]) == ["5m", "15m"]
@@ -167,7 +167,7 @@ def test_a_layer_is_silent_on_a_timeframe_without_a_bar_and_says_so(name: str) -
         assert layer["not_available"][timeframe] == "no closed bar yet"
 
 
-def test_risk_is_silent_without_an_atr_and_says_so() -> None:
+def test_risk_layer_reports_missing_atr() -> None:
     no_hour = snapshot_of(wave(5)).layer_inputs()["risk"]
     no_atr = snapshot_of(wave(30)).layer_inputs()["risk"]
 
@@ -176,7 +176,7 @@ def test_risk_is_silent_without_an_atr_and_says_so() -> None:
     assert "long" not in no_hour
 
 
-def test_every_measure_is_there_from_the_bar_on_that_it_is_said_to_need() -> None:
+def test_measures_appear_at_required_bars() -> None:
     gauge, layers = (
         FrameGauge(Timeframe.M5),
         (trend_layer, patterns_layer, indicators_layer, sentiment_layer, volatility_layer),
@@ -193,14 +193,14 @@ def test_every_measure_is_there_from_the_bar_on_that_it_is_said_to_need() -> Non
                 assert (measure in present) == (count >= needed), (measure, count)
 
 
-def test_what_is_missing_says_how_many_bars_it_needs() -> None:
+def test_missing_measure_shows_bars_needed() -> None:
     absent = snapshot_of(wave(20)).layer_inputs()["trend"]["not_available"]
 
     assert absent["5m.ema_21"] == "needs 21 bars, has 20"
     assert absent["15m.structure"] == "needs two confirmed swing highs and two lows"
 
 
-def test_a_market_that_stands_still_leaves_measures_undefined_and_says_so() -> None:
+def test_flat_market_reports_undefined_measures() -> None:
     layers = snapshot_of([bar(place) for place in range(60)]).layer_inputs()
 
     assert layers["indicators"]["not_available"]["5m.rsi_14"] == "not defined on bars that do not move"
@@ -209,14 +209,14 @@ def test_a_market_that_stands_still_leaves_measures_undefined_and_says_so() -> N
     assert "5m.vol_of_vol" in layers["volatility"]["not_available"]
 
 
-def test_prices_have_8_digits_and_everything_else_5() -> None:
+def test_prices_have_8_digits_others_5() -> None:
     trend = snapshot_of(sample()[:400]).layer_inputs()["trend"]["timeframes"]["5m"]
 
     assert float(f"{trend['ema_21']:.8g}") == trend["ema_21"]
     assert float(f"{trend['range_width_pct']:.5g}") == trend["range_width_pct"]
 
 
-def test_a_conflict_names_both_timeframes_and_their_directions() -> None:
+def test_conflict_names_timeframes_and_directions() -> None:
     falling = [bar(place, 5_000 - place, close=4_999 - place) for place in range(12 * 60)]
     rising = [bar(12 * 60 + place, 4_280 + place, close=4_281 + place) for place in range(24)]
 
@@ -236,7 +236,7 @@ def days(count: int) -> list[Bar]:
     return made
 
 
-def test_the_prior_day_gives_the_pivots() -> None:
+def test_prior_day_gives_pivots() -> None:
     levels = snapshot_of(days(3)).layer_inputs()["levels"]
 
     day = levels["prior_day"]
@@ -251,7 +251,7 @@ def test_the_prior_day_gives_the_pivots() -> None:
     assert levels["pivots"]["r1"] == 2 * 1010 - 1002
 
 
-def test_the_prior_week_runs_from_monday_to_sunday() -> None:
+def test_prior_week_runs_monday_to_sunday() -> None:
     before = snapshot_of(days(7)).layer_inputs()["levels"]
     after = snapshot_of(days(9)).layer_inputs()["levels"]
 
@@ -261,7 +261,7 @@ def test_the_prior_week_runs_from_monday_to_sunday() -> None:
     assert (week["high"], week["low"], week["close"]) == (1067, 992, 1061)
 
 
-def test_a_leg_runs_between_the_last_two_swings_in_their_order() -> None:
+def test_fibonacci_leg_uses_last_two_swings() -> None:
     snapshot = snapshot_of(sample()[:1_500])
     frame = snapshot.frames[Timeframe.H1]
     high, low = frame.swing_highs[-1], frame.swing_lows[-1]
@@ -273,7 +273,7 @@ def test_a_leg_runs_between_the_last_two_swings_in_their_order() -> None:
     assert fib["50.0"] == pytest.approx((start + end) / 2, rel=1e-7)
 
 
-def test_a_bar_that_is_both_the_last_high_and_the_last_low_is_no_leg() -> None:
+def test_single_bar_swing_has_no_leg() -> None:
     snapshot = snapshot_of(wave(600))
     frame = snapshot.frames[Timeframe.H1]
 
@@ -281,7 +281,7 @@ def test_a_bar_that_is_both_the_last_high_and_the_last_low_is_no_leg() -> None:
     assert "fib" in snapshot.layer_inputs()["levels"]["not_available"]
 
 
-def test_the_nearest_levels_stand_on_either_side_in_order() -> None:
+def test_nearest_levels_are_ordered_by_side() -> None:
     snapshot = snapshot_of(sample()[:1_500])
 
     nearest = snapshot.layer_inputs()["levels"]["nearest"]
@@ -295,7 +295,7 @@ def test_the_nearest_levels_stand_on_either_side_in_order() -> None:
     assert all(level["distance_atr"] <= 0 for level in nearest["below"])
 
 
-def test_stops_stand_on_the_losing_side_and_targets_pay_what_they_say() -> None:
+def test_risk_stops_and_target_ratios_consistent() -> None:
     risk = snapshot_of(sample()[:1_500]).layer_inputs()["risk"]
 
     entry, atr = risk["entry"], risk["atr"]
@@ -311,7 +311,7 @@ def test_stops_stand_on_the_losing_side_and_targets_pay_what_they_say() -> None:
             assert target["rr"] == pytest.approx(sign * (target["price"] - entry) / (2 * atr), rel=1e-4)
 
 
-def test_a_side_without_a_swing_behind_it_says_so() -> None:
+def test_missing_swing_stop_is_reported() -> None:
     rising = [bar(place, 1_000 + place, close=1_001 + place) for place in range(12 * 20)]
 
     absent = snapshot_of(rising).layer_inputs()["risk"]["not_available"]
@@ -319,12 +319,12 @@ def test_a_side_without_a_swing_behind_it_says_so() -> None:
     assert set(absent) == {"long.swing_stop", "short.swing_stop"}
 
 
-def test_the_day_profile_needs_a_day_of_bars() -> None:
+def test_day_profile_needs_full_day() -> None:
     assert "volume_profile" in snapshot_of(wave(287)).layer_inputs()["levels"]["not_available"]
     assert "volume_profile" in snapshot_of(wave(288)).layer_inputs()["levels"]
 
 
-def test_a_hole_leaves_its_window_incomplete_and_the_snapshot_says_so() -> None:
+def test_gap_marks_window_incomplete() -> None:
     halted = [*wave(10), *wave(6, start=12)]
 
     trend = snapshot_of(halted).layer_inputs()["trend"]["timeframes"]

@@ -60,7 +60,7 @@ def stream(pipe: Pipe) -> AsyncIterator[FeedItem]:
     return aiter(feed(pipe.reader))
 
 
-async def test_a_bar_comes_before_the_sender_has_finished(pipe: Pipe) -> None:
+async def test_bar_arrives_before_stream_ends(pipe: Pipe) -> None:
     items = stream(pipe)
 
     pipe.write(rows([bar(0)]))
@@ -71,7 +71,7 @@ async def test_a_bar_comes_before_the_sender_has_finished(pipe: Pipe) -> None:
     assert (first, second) == (bar(0), bar(1))
 
 
-async def test_a_line_may_come_in_pieces(pipe: Pipe) -> None:
+async def test_line_may_arrive_in_pieces(pipe: Pipe) -> None:
     items = stream(pipe)
     text = bar(0).model_dump_json().encode()
 
@@ -84,14 +84,14 @@ async def test_a_line_may_come_in_pieces(pipe: Pipe) -> None:
     assert waiting.result() == bar(0)
 
 
-async def test_the_last_line_needs_no_line_end(pipe: Pipe) -> None:
+async def test_last_line_needs_no_newline(pipe: Pipe) -> None:
     pipe.write(rows([bar(0), bar(1)]).rstrip())
     pipe.end()
 
     assert [item async for item in feed(pipe.reader)] == [bar(0), bar(1)]
 
 
-async def test_waiting_for_a_bar_leaves_the_loop_free(pipe: Pipe) -> None:
+async def test_waiting_leaves_event_loop_free(pipe: Pipe) -> None:
     items = stream(pipe)
     turns = 0
 
@@ -106,7 +106,7 @@ async def test_waiting_for_a_bar_leaves_the_loop_free(pipe: Pipe) -> None:
     assert waiting.result() == bar(0)
 
 
-async def test_waiting_can_be_cancelled_and_takes_nothing(pipe: Pipe) -> None:
+async def test_cancelled_wait_loses_no_bar(pipe: Pipe) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await anext(stream(pipe))
@@ -115,7 +115,7 @@ async def test_waiting_can_be_cancelled_and_takes_nothing(pipe: Pipe) -> None:
     assert await anext(stream(pipe)) == bar(0)
 
 
-async def test_the_descriptor_stays_in_blocking_mode(pipe: Pipe) -> None:
+async def test_descriptor_stays_in_blocking_mode(pipe: Pipe) -> None:
     pipe.write(rows([bar(0)]))
     pipe.end()
 
@@ -123,7 +123,7 @@ async def test_the_descriptor_stays_in_blocking_mode(pipe: Pipe) -> None:
     assert os.get_blocking(pipe.reader)
 
 
-async def test_a_file_may_stand_in_for_the_stream(tmp_path: Path) -> None:
+async def test_file_descriptor_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "bars.csv"
     bars = [bar(place) for place in range(1_500)]
     path.write_bytes(rows(bars))
@@ -134,11 +134,11 @@ async def test_a_file_may_stand_in_for_the_stream(tmp_path: Path) -> None:
     assert read == bars
 
 
-async def test_nothing_comes_from_nowhere(nowhere: int) -> None:
+async def test_empty_stream_yields_no_items(nowhere: int) -> None:
     assert [item async for item in feed(nowhere)] == []
 
 
-async def test_an_error_counts_the_lines_from_the_start_of_the_stream(pipe: Pipe) -> None:
+async def test_error_line_counts_from_stream_start(pipe: Pipe) -> None:
     items = stream(pipe)
 
     pipe.write(rows([bar(0)]))
@@ -151,7 +151,7 @@ async def test_an_error_counts_the_lines_from_the_start_of_the_stream(pipe: Pipe
 
 
 @pytest.mark.parametrize("ended", [False, True])
-async def test_a_line_without_an_end_is_refused(tmp_path: Path, *, ended: bool) -> None:
+async def test_overlong_line_is_rejected(tmp_path: Path, *, ended: bool) -> None:
     path = tmp_path / "bars.csv"
     path.write_bytes(b"# " + b"1" * LONGEST_LINE_BYTES + (b"\n" if ended else b"1" * LONGEST_LINE_BYTES))
 

@@ -68,7 +68,7 @@ def with_pivot_at(snapshot: MarketSnapshot, price: float) -> MarketSnapshot:
     return replace(snapshot, levels=levels)
 
 
-def test_nothing_is_asked_before_the_next_decision_bar(calm: MarketSnapshot) -> None:
+def test_no_trigger_before_next_decision_bar(calm: MarketSnapshot) -> None:
     in_between = replace(calm, as_of=calm.as_of + timedelta(minutes=5))
 
     decided = decide(calm, in_between, RULES, assessed_at=None)
@@ -78,7 +78,7 @@ def test_nothing_is_asked_before_the_next_decision_bar(calm: MarketSnapshot) -> 
 
 
 @pytest.mark.parametrize("bars", [5, 12 * 25])
-def test_nothing_is_asked_while_the_decision_timeframe_warms_up(bars: int) -> None:
+def test_no_trigger_during_warm_up(bars: int) -> None:
     view = MarketView("BTCUSDT")
     for each in wave(bars):
         view.push(each)
@@ -89,7 +89,7 @@ def test_nothing_is_asked_while_the_decision_timeframe_warms_up(bars: int) -> No
     assert decided.reason is SkipReason.WARMING_UP
 
 
-def test_a_trend_that_turns_is_a_flip(calm: MarketSnapshot) -> None:
+def test_trend_reversal_is_regime_flip(calm: MarketSnapshot) -> None:
     up, down = pointing(calm, 1), pointing(an_hour_later(calm), -1)
 
     decided = decide(up, down, RULES, assessed_at=calm.as_of)
@@ -98,7 +98,7 @@ def test_a_trend_that_turns_is_a_flip(calm: MarketSnapshot) -> None:
     assert regime_flip(up, pointing(an_hour_later(calm), 1)) is None
 
 
-def test_a_trend_that_was_not_known_cannot_flip(calm: MarketSnapshot) -> None:
+def test_unknown_trend_cannot_flip(calm: MarketSnapshot) -> None:
     frame = calm.frames[Timeframe.H1]
     unknown = replace(frame, trend=replace(frame.trend, ema_21=None))
 
@@ -107,7 +107,7 @@ def test_a_trend_that_was_not_known_cannot_flip(calm: MarketSnapshot) -> None:
 
 
 @pytest.mark.parametrize("measure", ["atr_percentile", "realised_percentile"])
-def test_a_rank_that_comes_up_to_the_threshold_is_a_jump(calm: MarketSnapshot, measure: str) -> None:
+def test_rank_reaching_threshold_is_jump(calm: MarketSnapshot, measure: str) -> None:
     low = an_hour_later(calm, atr_percentile=50.0, realised_percentile=50.0)
     high = an_hour_later(low, **{measure: 90.0})
     higher = an_hour_later(high, **{measure: 95.0})
@@ -121,7 +121,7 @@ def test_a_rank_that_comes_up_to_the_threshold_is_a_jump(calm: MarketSnapshot, m
     assert volatility_jump(high, low, RULES) is None
 
 
-def test_a_rank_that_was_not_known_cannot_jump(calm: MarketSnapshot) -> None:
+def test_unknown_rank_cannot_jump(calm: MarketSnapshot) -> None:
     unknown = an_hour_later(calm, atr_percentile=None, realised_percentile=None)
     high = an_hour_later(calm, atr_percentile=99.0, realised_percentile=99.0)
 
@@ -129,7 +129,7 @@ def test_a_rank_that_was_not_known_cannot_jump(calm: MarketSnapshot) -> None:
     assert volatility_jump(replace(calm, frames={}), high, RULES) is None
 
 
-def test_a_price_that_has_come_to_a_level_touches_it_once(calm: MarketSnapshot) -> None:
+def test_level_is_touched_once_on_arrival(calm: MarketSnapshot) -> None:
     atr = calm.frames[Timeframe.H1].volatility.atr_14
     assert atr is not None
     far = with_pivot_at(calm, calm.last + atr)
@@ -145,19 +145,19 @@ def test_a_price_that_has_come_to_a_level_touches_it_once(calm: MarketSnapshot) 
     assert level_touch(far, near, replace(RULES, touch_atr=0.05)) is None
 
 
-def test_a_level_that_was_not_there_before_cannot_be_touched(calm: MarketSnapshot) -> None:
+def test_new_level_cannot_be_touched(calm: MarketSnapshot) -> None:
     none = replace(calm, levels=replace(calm.levels, pivots=None, profile=None, swings=()))
 
     assert level_touch(none, with_pivot_at(an_hour_later(calm), calm.last), RULES) is None
 
 
-def test_no_level_is_near_without_an_atr(calm: MarketSnapshot) -> None:
+def test_no_touch_without_atr(calm: MarketSnapshot) -> None:
     blind = replace(with_pivot_at(calm, calm.last), frames={})
 
     assert level_touch(with_pivot_at(calm, 1.0), blind, RULES) is None
 
 
-def test_a_thesis_is_due_when_it_was_never_assessed_or_its_time_is_up(calm: MarketSnapshot) -> None:
+def test_thesis_due_if_missing_or_expired(calm: MarketSnapshot) -> None:
     rules = TriggerRules(thesis_bars=3)
 
     assert thesis_due(calm, rules, None) == Trigger(TriggerKind.THESIS_DUE, "never assessed")
@@ -165,14 +165,14 @@ def test_a_thesis_is_due_when_it_was_never_assessed_or_its_time_is_up(calm: Mark
     assert thesis_due(calm, rules, calm.as_of - 3 * HOUR + timedelta(seconds=1)) is None
 
 
-def test_what_is_skipped_says_why(calm: MarketSnapshot) -> None:
+def test_unchanged_market_skip_has_reason(calm: MarketSnapshot) -> None:
     decided = decide(calm, an_hour_later(calm), RULES, assessed_at=calm.as_of)
 
     assert isinstance(decided, Skip)
     assert decided.reason is SkipReason.NOTHING_NEW
 
 
-def test_a_sample_asks_some_tens_of_questions() -> None:
+def test_sample_yields_tens_of_triggers() -> None:
     view, before, assessed_at = MarketView("BTCUSDT"), None, None
     kinds: Counter[str] = Counter()
     for each in sample():

@@ -37,7 +37,7 @@ def refused(code: str) -> list[str]:
         "np.isnan(close)",
     ],
 )
-def test_what_is_listed_passes(line: str) -> None:
+def test_listed_code_passes(line: str) -> None:
     assert refused(within(line)) == []
 
 
@@ -103,7 +103,7 @@ def test_what_is_listed_passes(line: str) -> None:
         ("match close:\n        case 1:\n            x = 1", "Match is not allowed"),
     ],
 )
-def test_what_is_not_listed_is_refused_and_what_is_allowed_said(line: str, message: str) -> None:
+def test_unlisted_code_is_rejected_with_reason(line: str, message: str) -> None:
     found = refused(within(line))
 
     assert any(each.startswith(message) for each in found), found
@@ -148,7 +148,7 @@ def test_what_is_not_listed_is_refused_and_what_is_allowed_said(line: str, messa
         (f"# a comment\x0cimport os\n{GOOD}", ""),
     ],
 )
-def test_the_module_is_an_import_and_functions_one_of_them_for_weights(code: str, message: str) -> None:
+def test_module_contains_import_and_functions_only(code: str, message: str) -> None:
     found = refused(code)
 
     if message:
@@ -157,7 +157,7 @@ def test_the_module_is_an_import_and_functions_one_of_them_for_weights(code: str
         assert found == []
 
 
-def test_a_problem_has_its_line_and_the_first_comes_first() -> None:
+def test_problems_have_lines_in_order() -> None:
     code = "# made by a template\n\n" + within("x = open('f')", "y = np.load('f')")
 
     problems = code_problems(code)
@@ -166,7 +166,7 @@ def test_a_problem_has_its_line_and_the_first_comes_first() -> None:
     assert problems[0].text.startswith("line 7: the name open is not allowed")
 
 
-def test_equal_code_below_different_comments_is_judged_alike() -> None:
+def test_comments_do_not_affect_verdict() -> None:
     bad = within("x = open('f')")
 
     assert refused(f"# one\n{bad}") == refused(f"# other\n# more\n{bad}") == refused(bad)

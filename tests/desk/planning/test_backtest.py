@@ -76,7 +76,7 @@ class Drawn:
         )  # fmt: skip
 
 
-def test_the_engine_equals_a_plain_account_in_any_world() -> None:
+def test_engine_matches_plain_account() -> None:
     stopped = waited = 0
     for seed in range(WORLDS):
         drawn = Drawn(seed)
@@ -92,7 +92,7 @@ def test_the_engine_equals_a_plain_account_in_any_world() -> None:
     assert waited > WORLDS
 
 
-def test_no_cent_comes_from_nowhere() -> None:
+def test_cash_changes_match_trades_and_costs() -> None:
     for seed in range(60):
         drawn = Drawn(seed)
         done = drawn.run()
@@ -110,7 +110,7 @@ def test_no_cent_comes_from_nowhere() -> None:
         assert done.shares.min() >= 0.0
 
 
-def test_no_bar_uses_a_later_one() -> None:
+def test_later_bars_do_not_change_results() -> None:
     for seed in range(60):
         whole, cut = Drawn(seed).run(), 10 + seed
         part = Drawn(seed).run(cut)
@@ -119,7 +119,7 @@ def test_no_bar_uses_a_later_one() -> None:
         assert part.shares.tolist() == whole.shares[:cut].tolist()
 
 
-def test_a_decision_is_filled_at_the_next_open() -> None:
+def test_decision_is_filled_at_next_open() -> None:
     prices = panel([[10, 10], [10, 10], [20, 10]], [[10.0, 10], [10, 10], [16, 10]])
 
     done = run(prices, [[0, 0], [1, 0], [1, 0]])
@@ -128,7 +128,7 @@ def test_a_decision_is_filled_at_the_next_open() -> None:
     assert done.equity.tolist() == [1, 1, 20 / 16]
 
 
-def test_weights_drift_until_a_bar_sets_the_portfolio_anew() -> None:
+def test_weights_drift_until_rebalance() -> None:
     prices = panel([[10, 10], [10, 10], [20, 10], [20, 10]])
     half = [[0.5, 0.5]] * 4
 
@@ -138,7 +138,7 @@ def test_weights_drift_until_a_bar_sets_the_portfolio_anew() -> None:
     assert reset.shares[3] * [20, 10] == pytest.approx([0.75, 0.75])
 
 
-def test_the_account_pays_the_costs_of_its_trades() -> None:
+def test_account_pays_trade_costs() -> None:
     done = run(panel([[10, 10]] * 3), [[0.5, 0.5]] * 3, costs=TradeCosts(80, 20))
 
     assert done.traded[1] == pytest.approx(1 / 1.01)
@@ -146,7 +146,7 @@ def test_the_account_pays_the_costs_of_its_trades() -> None:
     assert done.cash[1] == pytest.approx(0.0, abs=1e-15)
 
 
-def test_what_cannot_be_paid_is_bought_in_part() -> None:
+def test_unaffordable_purchase_is_filled_partly() -> None:
     prices = panel([[10, 10], [10, 10], [30, 10], [30, 10]])
 
     done = run(prices, [[0.5, 0], [0.5, 0], [0.5, 0.5], [0.5, 0.5]])
@@ -155,7 +155,7 @@ def test_what_cannot_be_paid_is_bought_in_part() -> None:
     assert (done.shares[3] * [30, 10]).tolist() == [1.5, 0.5]
 
 
-def test_a_stop_sells_at_the_next_bar_and_the_stock_stays_out_until_its_weight_was_0() -> None:
+def test_stopped_stock_waits_for_zero_weight() -> None:
     falls = panel([[10, 1], [10, 1], [8.9, 1], [8, 1], [8, 1], [8, 1], [8, 1]])
     weights = [[1, 0], [1, 0], [1, 0], [1, 0], [0, 0], [1, 0], [1, 0]]
 
@@ -166,14 +166,14 @@ def test_a_stop_sells_at_the_next_bar_and_the_stock_stays_out_until_its_weight_w
     assert done.cash[3] == 0.8
 
 
-def test_slippage_is_part_of_the_entry_price_and_a_fee_is_not() -> None:
+def test_entry_price_includes_slippage_not_fee() -> None:
     falls = panel([[10, 1], [10, 1], [9.05, 1], [9.05, 1]])
 
     assert run(falls, [[1, 0]] * 4, stop_loss=0.1, costs=TradeCosts(100, 0)).stopped == 0
     assert run(falls, [[1, 0]] * 4, stop_loss=0.1, costs=TradeCosts(0, 100)).stopped == 1
 
 
-def test_an_order_without_a_price_waits_for_the_next_one() -> None:
+def test_order_without_price_waits_for_next() -> None:
     prices = panel([[10, 1], [NONE, 1], [NONE, 1], [20, 1], [40, 1]])
 
     done = run(prices, [[1, 0]] * 5)
@@ -183,7 +183,7 @@ def test_an_order_without_a_price_waits_for_the_next_one() -> None:
     assert done.vanished == ()
 
 
-def test_a_vanished_stock_keeps_its_last_close_and_is_sold_when_a_price_comes() -> None:
+def test_vanished_stock_sold_at_next_price() -> None:
     prices = panel([[10, 1], [10, 1], [12, 1], *[[NONE, 1]] * 7, [6, 1], [6, 1]])
 
     done = run(prices, [[1, 0]] * 12)
@@ -194,19 +194,19 @@ def test_a_vanished_stock_keeps_its_last_close_and_is_sold_when_a_price_comes() 
     assert done.shares[11, 0] == pytest.approx(0.1)
 
 
-def test_decisions_before_the_start_are_left_out() -> None:
+def test_decisions_before_start_are_ignored() -> None:
     done = run(panel([[10, 1]] * 4), [[1, 0]] * 4, rebalance=range(4), start=2)
 
     assert done.traded.tolist() == [0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("row", [[0.6, 0.6], [-0.1, 0], [NONE, 0], [float("inf"), 0], [0.5, 0.5, 0.0]])
-def test_weights_that_no_account_can_hold_are_refused(row: list[float]) -> None:
+def test_impossible_weights_are_rejected(row: list[float]) -> None:
     with pytest.raises(ValueError, match="weights"):
         run(panel([[10, 1]] * 2), [row] * 2)
 
 
-def test_equal_weight_holds_what_was_there_at_the_start() -> None:
+def test_equal_weight_holds_initial_universe() -> None:
     sample = load_panel()
 
     held = hold_equal_weight(sample, start=120)
@@ -223,7 +223,7 @@ def test_equal_weight_holds_what_was_there_at_the_start() -> None:
     assert whole.shares[-1, sample.symbols.index("SGP")] > 0
 
 
-def test_a_known_run_has_its_known_figures() -> None:
+def test_reference_run_has_known_figures() -> None:
     sample = load_panel()
     weekly = rebalance_mask(sample.days, "W", 2)
     past = np.full_like(sample.filled, np.nan)
@@ -248,7 +248,7 @@ def test_a_known_run_has_its_known_figures() -> None:
     )
 
 
-def test_the_figures_are_those_of_their_formulas_in_numpy() -> None:
+def test_figures_match_numpy_formulas() -> None:
     done = Drawn(7).run()
 
     figures = done.performance(20, bars_per_year=250)

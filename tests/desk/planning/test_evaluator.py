@@ -43,9 +43,7 @@ def with_template(prices: Panel, sandbox: Sandbox, *lines: str) -> PanelEvaluato
     return PanelEvaluator(prices, sandbox, templates={"momentum": OwnTemplate(source(*lines))})
 
 
-def test_the_figures_are_those_of_the_engine_over_the_weights_of_the_code(
-    prices: Panel, sandbox: Sandbox
-) -> None:
+def test_figures_match_engine_on_code_weights(prices: Panel, sandbox: Sandbox) -> None:
     evaluator, params = PanelEvaluator(prices, sandbox), momentum(resample_offset=2)
     code = TEMPLATES["momentum"].generate_code(params)
     ran = sandbox.run(SandboxJob.of(code, params, prices.days))
@@ -64,7 +62,7 @@ def test_the_figures_are_those_of_the_engine_over_the_weights_of_the_code(
     assert len(found.returns(evaluator.window)) == 61
 
 
-def test_sets_that_trade_alike_are_one(prices: Panel, sandbox: Sandbox, tmp_path: Path) -> None:
+def test_equivalent_sets_share_cached_evaluation(prices: Panel, sandbox: Sandbox, tmp_path: Path) -> None:
     evaluator = PanelEvaluator(prices, sandbox, folder=tmp_path)
     first = evaluated(evaluator, momentum(resample="M", resample_offset=1))
 
@@ -75,7 +73,7 @@ def test_sets_that_trade_alike_are_one(prices: Panel, sandbox: Sandbox, tmp_path
     assert [file.name for file in tmp_path.iterdir()] == [f"{first.key}.json"]
 
 
-def test_a_set_is_remembered_by_another_process_but_not_with_other_costs_or_another_template(
+def test_evaluation_cache_separates_costs_and_templates(
     prices: Panel, sandbox: Sandbox, tmp_path: Path
 ) -> None:
     evaluated(PanelEvaluator(prices, sandbox, folder=tmp_path), momentum())
@@ -98,7 +96,7 @@ def revenue(seed: int, prices: Panel, share: float = 0.05) -> Floats:
     return frame
 
 
-def test_evaluation_is_remembered_by_the_frames_of_its_catalysts(prices: Panel, tmp_path: Path) -> None:
+def test_evaluation_cache_depends_on_catalyst_frames(prices: Panel, tmp_path: Path) -> None:
     found = []
     for frame in (revenue(0, prices), revenue(7, prices), revenue(0, prices)):
         with Sandbox(prices, catalysts={"revenue": frame}) as sandbox:
@@ -111,7 +109,7 @@ def test_evaluation_is_remembered_by_the_frames_of_its_catalysts(prices: Panel, 
     assert found[0][1].offered.grids["momentum"]["catalyst_type"] == ("revenue",)
 
 
-def test_frame_that_is_changed_later_changes_nothing(prices: Panel, tmp_path: Path) -> None:
+def test_later_frame_change_has_no_effect(prices: Panel, tmp_path: Path) -> None:
     frame = revenue(0, prices)
     sandbox = Sandbox(prices, catalysts={"revenue": frame})
     before = PanelEvaluator(prices, sandbox).data_sha256
@@ -157,7 +155,7 @@ def keys_of(panel: Panel, *, catalysts: Mapping[str, Floats] = MappingProxyType(
 
 
 @pytest.mark.parametrize("name", OTHER_INPUTS)
-def test_key_of_an_evaluation_covers_every_input(prices: Panel, name: str) -> None:
+def test_evaluation_key_covers_every_input(prices: Panel, name: str) -> None:
     shipped = replace(prices, sha256="5" * 64)
     changed = {"panel": shipped, **OTHER_INPUTS[name](shipped)}
 
@@ -168,7 +166,7 @@ def test_key_of_an_evaluation_covers_every_input(prices: Panel, name: str) -> No
 @pytest.mark.parametrize(
     ("name", "value"), [("ENGINE_VERSION", ENGINE_VERSION + 1), ("np.__version__", "0.0.0")]
 )
-def test_key_of_an_evaluation_covers_the_engine(
+def test_evaluation_key_covers_engine_and_numpy(
     prices: Panel, name: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = keys_of(prices)
@@ -178,13 +176,13 @@ def test_key_of_an_evaluation_covers_the_engine(
     assert keys_of(prices) != before
 
 
-def test_digest_of_a_panel_from_a_file_is_that_of_the_file(prices: Panel) -> None:
+def test_file_panel_digest_is_file_digest(prices: Panel) -> None:
     shipped = replace(prices, sha256="5" * 64)
 
     assert PanelEvaluator(shipped, Sandbox(shipped)).data_sha256 == "5" * 64
 
 
-def test_sandbox_of_another_panel_is_refused(prices: Panel) -> None:
+def test_sandbox_of_other_panel_is_rejected(prices: Panel) -> None:
     with pytest.raises(ValueError, match="the sandbox runs code over other prices"):
         PanelEvaluator(prices, Sandbox(panel(245, 9)))
 
@@ -200,7 +198,7 @@ def test_sandbox_of_another_panel_is_refused(prices: Panel) -> None:
     ],
     ids=["empty", "cut", "another form", "another figure", "another digest"],
 )
-def test_a_damaged_file_is_run_again_and_written_anew(
+def test_damaged_cache_file_is_rewritten(
     prices: Panel, sandbox: Sandbox, tmp_path: Path, damage: object
 ) -> None:
     assert callable(damage)
@@ -215,16 +213,14 @@ def test_a_damaged_file_is_run_again_and_written_anew(
     assert evaluated(evaluator, momentum()).cached
 
 
-def test_a_folder_that_cannot_be_written_to_only_costs_time(
-    prices: Panel, sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_unwritable_cache_folder_is_tolerated(prices: Panel, sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     evaluator = PanelEvaluator(prices, sandbox, folder=tmp_path / "taken")
 
     assert evaluated(evaluator, momentum()) == evaluated(evaluator, momentum())
 
 
-def test_code_that_the_gate_refuses_is_never_run(prices: Panel, tmp_path: Path) -> None:
+def test_gate_rejected_code_is_never_run(prices: Panel, tmp_path: Path) -> None:
     never_opened = Sandbox(prices)
     evaluator = with_template(prices, never_opened, f"open({str(tmp_path / 'written')!r})", "return close")
 
@@ -235,9 +231,7 @@ def test_code_that_the_gate_refuses_is_never_run(prices: Panel, tmp_path: Path) 
     assert "open" in outcome.detail
 
 
-def test_an_endless_loop_is_ended_by_its_limit_and_the_next_set_is_run(
-    prices: Panel, sandbox: Sandbox
-) -> None:
+def test_endless_loop_ends_at_cpu_limit(prices: Panel, sandbox: Sandbox) -> None:
     endless = with_template(
         prices, sandbox, "for t in range(10000000):", "    x = np.sum(close)", "return close"
     )
@@ -249,7 +243,7 @@ def test_an_endless_loop_is_ended_by_its_limit_and_the_next_set_is_run(
     assert evaluated(PanelEvaluator(prices, sandbox), momentum()).in_sample.bars == 61
 
 
-def test_weights_that_break_a_promise_have_no_figures(prices: Panel, sandbox: Sandbox) -> None:
+def test_broken_promise_gives_no_figures(prices: Panel, sandbox: Sandbox) -> None:
     outcome = with_template(prices, sandbox, "return np.ones(close.shape)").evaluate(momentum())
 
     assert isinstance(outcome, RejectedSet)
@@ -257,21 +251,19 @@ def test_weights_that_break_a_promise_have_no_figures(prices: Panel, sandbox: Sa
     assert "row_sum" in outcome.detail
 
 
-def test_a_template_with_an_undefined_variable_is_an_error_with_its_name(
-    prices: Panel, sandbox: Sandbox
-) -> None:
+def test_undefined_template_variable_is_named(prices: Panel, sandbox: Sandbox) -> None:
     with pytest.raises(TemplateError, match="typo"):
         with_template(prices, sandbox, "return {{ typo }}").evaluate(momentum())
 
 
-def test_a_panel_that_is_too_short_for_any_family_is_refused() -> None:
+def test_panel_too_short_is_rejected() -> None:
     short = panel(100, 4)
 
     with pytest.raises(NotOfferedError, match="test offers none of"):
         PanelEvaluator(short, Sandbox(short))
 
 
-def test_panels_of_ones_own_are_told_apart_by_their_prices(prices: Panel) -> None:
+def test_custom_panels_differ_by_prices(prices: Panel) -> None:
     other = panel(245, 9)
 
     digests = {PanelEvaluator(each, Sandbox(each)).data_sha256 for each in (prices, market(), other)}
@@ -280,7 +272,7 @@ def test_panels_of_ones_own_are_told_apart_by_their_prices(prices: Panel) -> Non
 
 
 @pytest.mark.parametrize("ends", ["\u2028", "\x0b", "\x1c", "\x85"])
-def test_what_is_run_is_what_the_gate_has_read(prices: Panel, sandbox: Sandbox, ends: str) -> None:
+def test_executed_code_equals_checked_code(prices: Panel, sandbox: Sandbox, ends: str) -> None:
     class Noted(type(TEMPLATES["momentum"])):  # type: ignore[misc]
         def generate_code(self, params: StrategyParams, *, data_sha256: str = "") -> str:
             code: str = super().generate_code(params, data_sha256=data_sha256)
@@ -294,7 +286,7 @@ def test_what_is_run_is_what_the_gate_has_read(prices: Panel, sandbox: Sandbox, 
     )
 
 
-def test_an_error_names_the_line_of_the_whole_code(prices: Panel, sandbox: Sandbox) -> None:
+def test_error_line_refers_to_full_code(prices: Panel, sandbox: Sandbox) -> None:
     template = OwnTemplate(source("weights = close * 0.0", "return weights[:, 0, 0]"))
     outcome = PanelEvaluator(prices, sandbox, templates={"momentum": template}).evaluate(momentum())
 

@@ -22,7 +22,7 @@ ROWS = ("2020-01-06,A,10,11,9,10.5,100", "2020-01-06,B,20,21,19,20,5", "2020-01-
 NONE = float("nan")
 
 
-def test_the_sample_holds_what_the_registry_says() -> None:
+def test_panel_sample_matches_registry() -> None:
     panel = load_panel()
 
     assert panel.close.shape == (SP500.days, SP500.symbols)
@@ -34,7 +34,7 @@ def test_the_sample_holds_what_the_registry_says() -> None:
     assert (panel.high >= np.maximum(panel.open, panel.close))[~np.isnan(panel.high)].all()
 
 
-def test_one_stock_of_the_sample_vanishes_and_twelve_have_gaps() -> None:
+def test_sample_has_known_gaps() -> None:
     panel = load_panel()
     lacking = dict(zip(panel.symbols, np.isnan(panel.close).sum(axis=0).tolist(), strict=True))
     vanished = np.isnan(panel.filled).sum(axis=0)
@@ -45,7 +45,7 @@ def test_one_stock_of_the_sample_vanishes_and_twelve_have_gaps() -> None:
     assert panel.days[~np.isnan(panel.close[:, panel.symbols.index("SGP")])][-1] == date(2009, 10, 28)
 
 
-def test_a_changed_byte_of_the_sample_is_found() -> None:
+def test_changed_sample_byte_is_detected() -> None:
     raw = bytearray(packed_bytes(SP500))
     raw[5_000] ^= 1
 
@@ -53,7 +53,7 @@ def test_a_changed_byte_of_the_sample_is_found() -> None:
         unpacked(SP500, bytes(raw))
 
 
-def test_a_row_that_is_missing_is_a_gap() -> None:
+def test_missing_row_is_gap() -> None:
     panel = read_panel("made", [HEAD, *ROWS])
 
     assert panel.symbols == ("A", "B")
@@ -82,13 +82,13 @@ def test_a_row_that_is_missing_is_a_gap() -> None:
         ),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_with_symbol_and_date(row: str, said: str) -> None:
+def test_invalid_value_error_has_symbol_date(row: str, said: str) -> None:
     with pytest.raises(PanelValueError, match=f"^{re.escape(said)}$"):
         read_panel("made", [HEAD, *ROWS, row])
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("inf"), NONE])
-def test_arrays_are_checked_as_rows_are(wrong: float) -> None:
+def test_invalid_arrays_are_rejected_like_rows(wrong: float) -> None:
     close = np.full((3, 2), 10.0)
     opens = close.copy()
     opens[1, 1] = wrong
@@ -98,17 +98,17 @@ def test_arrays_are_checked_as_rows_are(wrong: float) -> None:
 
 
 @pytest.mark.parametrize("close", [[[10.0]], [[NONE, NONE]], [[10.0, NONE]]])
-def test_a_universe_of_fewer_than_two_stocks_is_refused(close: list[list[float]]) -> None:
+def test_universe_needs_two_stocks(close: list[list[float]]) -> None:
     with pytest.raises(EmptyUniverseError, match="allowed: 2 and more"):
         Panel.of("made", days("2020-01-06", 1), ("A", "B")[: len(close[0])], {"close": np.array(close)})
 
 
-def test_a_file_without_rows_is_an_empty_universe() -> None:
+def test_file_without_rows_is_rejected() -> None:
     with pytest.raises(EmptyUniverseError):
         read_panel("made", [HEAD])
 
 
-def test_a_gap_is_filled_for_so_many_bars_and_no_more() -> None:
+def test_gap_fill_is_limited() -> None:
     close = np.array([[NONE, 1.0, *[NONE] * 7, 2.0, NONE]]).T
 
     filled = fill_gaps(close, FILLED_BARS)[:, 0]
@@ -117,7 +117,7 @@ def test_a_gap_is_filled_for_so_many_bars_and_no_more() -> None:
     assert filled[[1, 6, 9, 10]].tolist() == [1.0, 1.0, 2.0, 2.0]
 
 
-def test_how_long_a_gap_will_be_is_not_known_within_it() -> None:
+def test_gap_fill_ignores_later_bars() -> None:
     close = np.where(np.random.default_rng(1).random((60, 8)) < 0.4, 1.0, NONE)
 
     whole = fill_gaps(close, FILLED_BARS)
@@ -126,7 +126,7 @@ def test_how_long_a_gap_will_be_is_not_known_within_it() -> None:
         assert np.array_equal(fill_gaps(close[:cut], FILLED_BARS), whole[:cut], equal_nan=True)
 
 
-def test_a_week_is_set_anew_on_its_first_bar_on_or_after_the_offset() -> None:
+def test_weekly_rebalance_follows_offset_and_gaps() -> None:
     monday = days("2020-01-06", 10)  # two weeks
     friday_is_missing = np.delete(monday, 4)
     monday_is_missing = np.delete(monday, 5)
@@ -137,7 +137,7 @@ def test_a_week_is_set_anew_on_its_first_bar_on_or_after_the_offset() -> None:
     assert rebalance_mask(monday_is_missing, "W").nonzero()[0].tolist() == [0, 5]
 
 
-def test_iso_weeks_go_over_the_end_of_a_year() -> None:
+def test_rebalance_weeks_span_year_end() -> None:
     turn = days("2019-12-30", 5)
 
     assert rebalance_mask(turn, "W").nonzero()[0].tolist() == [0]
@@ -146,7 +146,7 @@ def test_iso_weeks_go_over_the_end_of_a_year() -> None:
 
 
 @pytest.mark.parametrize("offset", range(5))
-def test_a_week_of_the_calendar_agrees(offset: int) -> None:
+def test_weekly_rebalance_matches_calendar(offset: int) -> None:
     panel = load_panel()
     plain, seen = [], set()
     for day in panel.days.tolist():
@@ -157,7 +157,7 @@ def test_a_week_of_the_calendar_agrees(offset: int) -> None:
     assert rebalance_mask(panel.days, "W", offset).tolist() == plain
 
 
-def test_a_rebalance_is_known_on_its_day() -> None:
+def test_rebalance_is_known_same_day() -> None:
     panel = load_panel()
 
     for resample in ("D", "W", "M"):

@@ -61,7 +61,7 @@ def kinds(events: list[Event]) -> list[str]:
     return [event.kind for event in events]
 
 
-async def test_a_round_is_asked_run_and_put_on_record_each_step_caused_by_the_one_before(
+async def test_round_records_steps_with_causes(
     evaluator: PanelEvaluator, store: MemoryInteractionStore
 ) -> None:
     async with planner(evaluator, ScriptedProvider([said()]), store) as agent:
@@ -82,7 +82,7 @@ async def test_a_round_is_asked_run_and_put_on_record_each_step_caused_by_the_on
     assert (chosen.regime, chosen.tried, chosen.as_of) == ("calm", 1, evaluator.chosen_at)
 
 
-async def test_the_question_has_what_was_tried_with_figures_of_the_first_half_alone(
+async def test_question_shows_in_sample_figures_only(
     evaluator: PanelEvaluator, store: MemoryInteractionStore
 ) -> None:
     script = ScriptedProvider([said(), said(n_stocks=10)])
@@ -101,7 +101,7 @@ async def test_the_question_has_what_was_tried_with_figures_of_the_first_half_al
     assert fields["catalyst_type"]["enum"] == ["none", "volume"]
 
 
-async def test_a_repeat_is_recorded_and_another_set_is_asked_for_once(
+async def test_repeat_is_recorded_and_asked_again(
     evaluator: PanelEvaluator, store: MemoryInteractionStore
 ) -> None:
     alike = said(catalyst_lookback=6)  # no catalyst is asked for: it has no effect
@@ -130,9 +130,7 @@ async def test_a_repeat_is_recorded_and_another_set_is_asked_for_once(
     assert plan.tried == 2
 
 
-async def test_a_second_repeat_ends_the_round_with_the_figures_that_are_known(
-    evaluator: PanelEvaluator, store: MemoryInteractionStore
-) -> None:
+async def test_second_repeat_ends_round(evaluator: PanelEvaluator, store: MemoryInteractionStore) -> None:
     script = ScriptedProvider([said(), said(), said(), said(n_stocks=10)])
     rounds: list[Round] = []
     async with planner(evaluator, script, store) as agent:
@@ -144,7 +142,7 @@ async def test_a_second_repeat_ends_the_round_with_the_figures_that_are_known(
     assert len(agent.search) == 2
 
 
-async def test_after_three_malformed_answers_a_round_has_an_error_with_the_last_of_what_is_wrong(
+async def test_round_fails_after_three_malformed_answers(
     evaluator: PanelEvaluator, store: MemoryInteractionStore
 ) -> None:
     wrong = ["no JSON at all", said(stop_loss="10%"), said(momentum_period=25)]
@@ -164,7 +162,7 @@ async def test_after_three_malformed_answers_a_round_has_an_error_with_the_last_
     assert kinds(await events_of(store)) == ["generation.proposed", "generation.accepted", "plan.chosen"]
 
 
-async def test_rules_between_parameters_are_asked_again_with_what_would_pass(
+async def test_rule_violation_is_retried_with_hint(
     evaluator: PanelEvaluator, store: MemoryInteractionStore
 ) -> None:
     script = ScriptedProvider([said(momentum_period=30, ma_periods=20), said()])
@@ -175,9 +173,7 @@ async def test_rules_between_parameters_are_asked_again_with_what_would_pass(
     assert "momentum_period (30) should be <= ma_periods (20)" in script.requests[1].user
 
 
-async def test_a_failure_that_every_round_would_share_ends_the_search(
-    evaluator: PanelEvaluator, store: MemoryInteractionStore
-) -> None:
+async def test_shared_failure_ends_search(evaluator: PanelEvaluator, store: MemoryInteractionStore) -> None:
     script = ScriptedProvider([ProviderError(FailureKind.AUTH_ERROR, "no such key", sent=True)])
     rounds: list[Round] = []
     async with planner(evaluator, script, store) as agent:
@@ -201,7 +197,7 @@ async def test_a_failure_that_every_round_would_share_ends_the_search(
         (["return np.ones(close.shape)"], "promises", "row_sum"),
     ],
 )
-async def test_a_set_whose_code_is_refused_is_a_rejection_on_record_and_no_decision(
+async def test_rejected_code_gives_no_decision(
     prices: Panel, sandbox: Sandbox, store: MemoryInteractionStore, lines: list[str], by: str, detail: str
 ) -> None:
     refused = PanelEvaluator(prices, sandbox, templates={"momentum": OwnTemplate(source(*lines))})
@@ -217,7 +213,7 @@ async def test_a_set_whose_code_is_refused_is_a_rejection_on_record_and_no_decis
     assert plan.reason.description.startswith(by)
 
 
-async def test_a_set_that_never_trades_gives_no_decision(
+async def test_idle_set_gives_no_decision(
     prices: Panel, sandbox: Sandbox, store: MemoryInteractionStore
 ) -> None:
     idle = PanelEvaluator(
@@ -234,7 +230,7 @@ async def test_a_set_that_never_trades_gives_no_decision(
     "family",
     [FAMILIES[0], *(pytest.param(family, marks=pytest.mark.soak) for family in FAMILIES[1:])],
 )
-async def test_30_rounds_of_the_rules_are_all_valid_and_distinct(
+async def test_thirty_rule_rounds_are_valid_distinct(
     evaluator: PanelEvaluator, store: MemoryInteractionStore, family: Family
 ) -> None:
     rounds: list[Round] = []
@@ -245,7 +241,7 @@ async def test_30_rounds_of_the_rules_are_all_valid_and_distinct(
     assert len(agent.search) == 30
 
 
-async def test_the_same_answers_give_the_same_records(prices: Panel, sandbox: Sandbox) -> None:
+async def test_equal_answers_give_equal_records(prices: Panel, sandbox: Sandbox) -> None:
     logs = []
     for _ in range(2):
         store = MemoryInteractionStore()
@@ -256,9 +252,7 @@ async def test_the_same_answers_give_the_same_records(prices: Panel, sandbox: Sa
     assert logs[0] == logs[1]
 
 
-async def test_a_family_that_the_panel_cannot_serve_is_refused(
-    evaluator: PanelEvaluator, store: MemoryInteractionStore
-) -> None:
+async def test_unserved_family_is_rejected(evaluator: PanelEvaluator, store: MemoryInteractionStore) -> None:
     assert AutonomousLoop is PlanningAgent
     evaluator.offered = type(evaluator.offered)(evaluator.offered.facts, {}, ("too short",))
 
@@ -267,7 +261,7 @@ async def test_a_family_that_the_panel_cannot_serve_is_refused(
             pass
 
 
-async def test_a_second_plan_goes_on_with_further_rounds(
+async def test_second_plan_continues_round_numbers(
     evaluator: PanelEvaluator, store: MemoryInteractionStore
 ) -> None:
     rounds: list[Round] = []
@@ -282,7 +276,7 @@ async def test_a_second_plan_goes_on_with_further_rounds(
     assert kinds(await events_of(store, "plan")) == ["plan.chosen", "plan.chosen"]
 
 
-async def test_an_answer_that_a_worker_let_through_is_held_to_the_rules_here(
+async def test_unchecked_answer_must_meet_rules(
     evaluator: PanelEvaluator, store: MemoryInteractionStore
 ) -> None:
     script = ScriptedProvider([said(momentum_period=30, ma_periods=20)])
@@ -293,7 +287,7 @@ async def test_an_answer_that_a_worker_let_through_is_held_to_the_rules_here(
     assert plan.reason.description == "the answer breaks 1 rules of the parameters"
 
 
-async def test_a_call_without_an_answer_is_no_decision(
+async def test_unanswered_call_gives_no_decision(
     evaluator: PanelEvaluator, store: MemoryInteractionStore
 ) -> None:
     patience = RetryPolicy(attempt_timeout_s=600.0)

@@ -47,11 +47,11 @@ def swings(of: float, bars: int, drift: float = 0.0) -> list[float]:
         ([0.0], "down calm"),
     ],
 )
-def test_the_regime_is_trend_and_volatility_at_the_last_close(returns: list[float], regime: str) -> None:
+def test_regime_combines_trend_and_volatility(returns: list[float], regime: str) -> None:
     assert market_regime(panel(returns)) == regime
 
 
-def test_the_regime_knows_nothing_of_later_bars() -> None:
+def test_regime_ignores_later_bars() -> None:
     chance = np.random.default_rng(4)
     returns = chance.normal(0, 0.02, BARS)
     whole = [market_regime(panel(returns[:bars])) for bars in range(2, BARS)]
@@ -62,7 +62,7 @@ def test_the_regime_knows_nothing_of_later_bars() -> None:
     assert [market_regime(panel(altered[:bars])) for bars in range(2, 50)] == whole[:48]
 
 
-def test_a_stock_that_has_no_price_has_no_part_in_the_index() -> None:
+def test_unpriced_stock_is_excluded_from_index() -> None:
     close = np.tile(np.linspace(100, 120, BARS)[:, None], (1, 3))
     close[:, 2] = np.linspace(100, 10, BARS)
     close[1:, 2] = np.nan
@@ -79,7 +79,7 @@ def test_a_stock_that_has_no_price_has_no_part_in_the_index() -> None:
         ("    return close[:1]\n", "error"),
     ],
 )
-def test_code_without_weights_says_why(body: str, why: str) -> None:
+def test_failed_code_reports_reason(body: str, why: str) -> None:
     prices = panel([0.01] * 10)
     code = f"import numpy as np\n\n\ndef target_weights(close, volume, catalyst, rebalance):\n{body}"
     job = SandboxJob(code, np.ones(10, dtype=np.bool_))
@@ -90,7 +90,7 @@ def test_code_without_weights_says_why(body: str, why: str) -> None:
     assert why in found
 
 
-def test_weights_of_the_last_close_come_by_symbol() -> None:
+def test_last_weights_are_by_symbol() -> None:
     prices = panel([0.01] * 10)
     code = (
         "import numpy as np\n\n\ndef target_weights(close, volume, catalyst, rebalance):\n"
@@ -120,7 +120,7 @@ def closes(bars: int) -> Iterator[list[Bar]]:
         ]  # fmt: skip
 
 
-async def test_a_rebalance_whose_code_was_ended_is_made_up_for_at_the_next_close() -> None:
+async def test_interrupted_rebalance_is_retried_next_close() -> None:
     outcomes: Iterator[Mapping[str, float] | str] = iter(["the machine is busy", {"S1": 0.2}, {"S1": 0.2}])
     clock, store, found = SimClock(FIRST), MemoryInteractionStore(), []
     ports = Ports(providers=Providers.every(rules()), store=store, clock=clock)

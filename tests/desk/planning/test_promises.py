@@ -39,7 +39,7 @@ def broken(weights: Floats, rules: WeightRules = RULES) -> list[Promise]:
 
 
 @given(st.lists(st.integers(0, ASSETS - 1), min_size=3, max_size=3))
-def test_weights_that_keep_every_rule_break_no_promise(values: list[int]) -> None:
+def test_valid_weights_break_no_promise(values: list[int]) -> None:
     assert broken_promises(kept(values), CLOSE, REBALANCE, RULES) == ()
 
 
@@ -54,7 +54,7 @@ def test_weights_that_keep_every_rule_break_no_promise(values: list[int]) -> Non
         (0.1, Promise.ROW_SUM, "1.1 at bar {}; allowed: 1 or less in all"),
     ]),
 )
-def test_one_wrong_weight_breaks_its_promise_at_its_bar(bar: int, wrong: tuple[float, Promise, str]) -> None:
+def test_wrong_weight_breaks_promise_at_bar(bar: int, wrong: tuple[float, Promise, str]) -> None:
     value, promise, message = wrong
     weights = kept([0, 0, 0])
     weights[bar, 4] = value
@@ -64,7 +64,7 @@ def test_one_wrong_weight_breaks_its_promise_at_its_bar(bar: int, wrong: tuple[f
     assert found[promise] == BrokenPromise(promise, message.format(bar), bar)
 
 
-def test_sums_and_limits_bear_the_rounding_of_shares() -> None:
+def test_checks_tolerate_rounding_of_shares() -> None:
     weights = np.zeros((BARS, 49))
     weights[:] = 1 / 49 * (1 + 4e-16)
 
@@ -72,7 +72,7 @@ def test_sums_and_limits_bear_the_rounding_of_shares() -> None:
     assert weights.sum(axis=1).max() > 1
 
 
-def test_weights_change_on_rebalance_bars_alone() -> None:
+def test_weights_change_only_on_rebalance() -> None:
     weights = kept([0, 1, 2])
     weights[6] = weights[0]  # of stocks 0 to 2 instead of 1 to 3
 
@@ -81,7 +81,7 @@ def test_weights_change_on_rebalance_bars_alone() -> None:
     assert found == BrokenPromise(Promise.CHANGES, "3 at bar 6; allowed: no change between rebalance bars", 6)
 
 
-def test_where_exits_are_allowed_a_weight_may_fall_to_zero_between_and_nothing_else() -> None:
+def test_exits_between_rebalances_allow_zero_only() -> None:
     exits = WeightRules(n_stocks=3, max_weight=0.4, exits_between=True)
     left, reduced, entered = (kept([0, 1, 2]) for _ in range(3))
     left[6:8, 1] = 0.0
@@ -93,7 +93,7 @@ def test_where_exits_are_allowed_a_weight_may_fall_to_zero_between_and_nothing_e
     assert broken(left) == broken(reduced, exits) == broken(entered, exits) == [Promise.CHANGES]
 
 
-def test_a_first_bar_without_a_rebalance_holds_nothing() -> None:
+def test_first_bar_weights_require_rebalance() -> None:
     weights = np.full((BARS, ASSETS), 0.2)
     rules = WeightRules(n_stocks=5)
 
@@ -112,7 +112,7 @@ def test_a_first_bar_without_a_rebalance_holds_nothing() -> None:
         (np.zeros(BARS), "float64 (12,)"),
     ],
 )
-def test_another_form_is_the_one_promise_that_is_named(weights: Floats, form: str) -> None:
+def test_wrong_form_is_only_broken_promise(weights: Floats, form: str) -> None:
     message = f"weights are {form}; allowed: float64 (12, 5)"
 
     assert broken_promises(weights, CLOSE, REBALANCE, RULES) == (BrokenPromise(Promise.FORM, message, None),)
@@ -124,13 +124,13 @@ def sandbox() -> Iterator[Sandbox]:
         yield sandbox
 
 
-def test_code_that_uses_earlier_bars_alone_does_not_look_ahead(sandbox: Sandbox) -> None:
+def test_past_only_code_passes_look_ahead(sandbox: Sandbox) -> None:
     assert broken_by_look_ahead(sandbox.run, follow_lead(0)) == ()
     assert broken_by_look_ahead(sandbox.run, job("return np.zeros(close.shape)")) == ()
 
 
 @pytest.mark.parametrize("days", [1, 2, 5, 20])
-def test_code_that_sees_later_days_fails_both_checks(days: int, sandbox: Sandbox) -> None:
+def test_look_ahead_days_fail_both_checks(days: int, sandbox: Sandbox) -> None:
     found = broken_by_look_ahead(sandbox.run, follow_lead(days))
 
     assert [each.promise for each in found] == [Promise.TRUNCATION, Promise.ALTERATION]
@@ -149,13 +149,13 @@ def ahead_at(when: str, weight: str = "0.25") -> SandboxJob:
 
 
 @pytest.mark.parametrize(("period", "phase"), [(m, phase) for m in (5, 10) for phase in range(m)])
-def test_look_ahead_at_one_bar_in_so_many_is_found(period: int, phase: int, sandbox: Sandbox) -> None:
+def test_rare_look_ahead_is_found(period: int, phase: int, sandbox: Sandbox) -> None:
     found = broken_by_look_ahead(sandbox.run, ahead_at(f"bar % {period} == {phase}"))
 
     assert Promise.TRUNCATION in [each.promise for each in found]
 
 
-def test_look_ahead_that_prevents_a_change_is_found(sandbox: Sandbox) -> None:
+def test_look_ahead_preventing_change_is_found(sandbox: Sandbox) -> None:
     """Weights stay as they were at a rebalance bar, because the next close is known."""
     planted = job(
         "weights = np.zeros(close.shape)",
@@ -173,7 +173,7 @@ def test_look_ahead_that_prevents_a_change_is_found(sandbox: Sandbox) -> None:
     assert (found.promise, found.bar) == (Promise.TRUNCATION, 35)
 
 
-def test_cuts_drawn_from_the_code_differ_between_codes() -> None:
+def test_cuts_depend_on_code_text() -> None:
     flat = np.zeros((BARS * 20, ASSETS))
     none = np.zeros(BARS * 20, dtype=np.bool_)
 
@@ -183,7 +183,7 @@ def test_cuts_drawn_from_the_code_differ_between_codes() -> None:
     assert 1 < len(drawn[0]) <= CUTS
 
 
-def test_the_last_close_in_every_row_fails_both_checks(sandbox: Sandbox) -> None:
+def test_last_close_everywhere_fails_both_checks(sandbox: Sandbox) -> None:
     planted = job(
         "weights = np.zeros(close.shape)",
         "weights[:] = np.where(close[-1] > 100.0, 0.25, 0.0)",
@@ -199,7 +199,7 @@ def test_the_last_close_in_every_row_fails_both_checks(sandbox: Sandbox) -> None
 
 
 @pytest.mark.parametrize("source", ["volume", "catalyst", "rebalance[:, None] * close"])
-def test_every_input_is_watched(source: str, sandbox: Sandbox) -> None:
+def test_look_ahead_covers_every_input(source: str, sandbox: Sandbox) -> None:
     planted = job(
         f"seen = {source}", "return np.full(close.shape, np.sum(seen[1:])) * 0.001", catalyst="earnings"
     )
@@ -209,13 +209,13 @@ def test_every_input_is_watched(source: str, sandbox: Sandbox) -> None:
     assert [each.promise for each in found] == [Promise.TRUNCATION, Promise.ALTERATION]
 
 
-def test_a_difference_of_one_bit_is_a_difference(sandbox: Sandbox) -> None:
+def test_single_bit_difference_is_found(sandbox: Sandbox) -> None:
     planted = job("return np.zeros(close.shape) * np.where(close[-1] > 100.0, 1.0, -1.0)")  # 0.0 and -0.0
 
     assert broken_by_look_ahead(sandbox.run, planted)
 
 
-def test_code_that_needs_more_bars_than_there_are_looks_ahead(sandbox: Sandbox) -> None:
+def test_missing_bars_count_as_look_ahead(sandbox: Sandbox) -> None:
     found = broken_by_look_ahead(sandbox.run, job("return close * 0.0 + close[40]"))
 
     assert found[0].message == (
@@ -224,7 +224,7 @@ def test_code_that_needs_more_bars_than_there_are_looks_ahead(sandbox: Sandbox) 
     )
 
 
-def test_code_without_weights_is_not_looked_into(sandbox: Sandbox) -> None:
+def test_code_without_weights_breaks_form(sandbox: Sandbox) -> None:
     (found,) = broken_by_look_ahead(sandbox.run, job("return 1"))
 
     assert found == BrokenPromise(Promise.FORM, "error: returned int; allowed: float64 (60, 4)", None)

@@ -40,7 +40,7 @@ def sandbox() -> Iterator[Sandbox]:
         yield sandbox
 
 
-def test_code_gets_the_panel_and_its_weights_come_back_bit_for_bit(sandbox: Sandbox) -> None:
+def test_weights_return_bit_for_bit(sandbox: Sandbox) -> None:
     given = panel()
     code = job("return close / 3 + volume * 0.1 + catalyst + rebalance[:, None]", catalyst="earnings")
 
@@ -54,17 +54,17 @@ def test_code_gets_the_panel_and_its_weights_come_back_bit_for_bit(sandbox: Sand
 
 
 @pytest.mark.parametrize("catalyst", ["none", "volume"])
-def test_a_catalyst_of_trading_has_a_frame_of_zeros(catalyst: str, sandbox: Sandbox) -> None:
+def test_trading_catalyst_has_zero_frame(catalyst: str, sandbox: Sandbox) -> None:
     assert weights_of(sandbox.run(job("return catalyst", catalyst=catalyst))) == [[0.0] * ASSETS] * BARS
 
 
-def test_a_cut_shows_the_first_bars_alone(sandbox: Sandbox) -> None:
+def test_cut_shows_first_bars_only(sandbox: Sandbox) -> None:
     outcome = sandbox.run(job("return close + rebalance.shape[0]", bars=17))
 
     assert weights_of(outcome) == (panel().close[:17] + 17).tolist()
 
 
-def test_altered_bars_equal_the_panel_before_and_nowhere_after(sandbox: Sandbox) -> None:
+def test_altered_bars_differ_only_after_cut(sandbox: Sandbox) -> None:
     given = panel()
 
     for name, frame in (("close", given.close), ("volume", given.volume)):
@@ -178,7 +178,7 @@ ENDED = {
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_what_ends_code_is_a_value_and_the_child_still_serves(name: str, sandbox: Sandbox) -> None:
+def test_stopped_code_leaves_child_serving(name: str, sandbox: Sandbox) -> None:
     code, reason, message = ENDED[name]
     before = sandbox.pid
 
@@ -191,7 +191,7 @@ def test_what_ends_code_is_a_value_and_the_child_still_serves(name: str, sandbox
     assert sandbox.pid == before
 
 
-def test_first_bars_are_a_copy_without_later_bars(sandbox: Sandbox) -> None:
+def test_first_bars_are_independent_copies(sandbox: Sandbox) -> None:
     outcome = sandbox.run(
         job("raise ValueError([each.base is None for each in (close, volume, catalyst, rebalance)])", bars=5)
     )
@@ -204,7 +204,7 @@ def test_first_bars_are_a_copy_without_later_bars(sandbox: Sandbox) -> None:
     "call",
     ["found['stat']('/etc/passwd')", "found['mkfifo']('/sandbox-pipe', dir_fd=None)", "found['stat']('etc')"],
 )
-def test_root_directory_is_empty_and_takes_no_file(call: str, sandbox: Sandbox) -> None:
+def test_root_directory_is_empty_and_unwritable(call: str, sandbox: Sandbox) -> None:
     """Functions that Python does not audit, from a second copy of their module, where they are not replaced."""
     if sandbox.network != "isolated" and os.getuid():
         pytest.skip("without user namespaces only root may change its root directory")
@@ -221,7 +221,7 @@ def test_root_directory_is_empty_and_takes_no_file(call: str, sandbox: Sandbox) 
     assert outcome.message.startswith("line 7: FileNotFoundError")
 
 
-def test_sets_of_functions_about_paths_are_empty(sandbox: Sandbox) -> None:
+def test_os_path_support_sets_are_empty(sandbox: Sandbox) -> None:
     """They keep the functions that are replaced, where no root directory hides the paths."""
     names = [name for name in dir(os) if name.startswith("supports_") and isinstance(getattr(os, name), set)]
     sets = ", ".join(f"os.{name}" for name in names)
@@ -232,14 +232,14 @@ def test_sets_of_functions_about_paths_are_empty(sandbox: Sandbox) -> None:
     assert not outcome.weights.any()
 
 
-def test_warnings_of_arithmetic_neither_print_nor_end_code(sandbox: Sandbox) -> None:
+def test_arithmetic_warnings_do_not_end_code(sandbox: Sandbox) -> None:
     outcome = sandbox.run(job("return np.sqrt(-close) / 0 + np.mean(close[:0])"))
 
     assert isinstance(outcome, Completed)
     assert np.isnan(outcome.weights).all()
 
 
-def test_a_message_is_cut_to_a_kilobyte(sandbox: Sandbox) -> None:
+def test_message_is_truncated_to_kilobyte(sandbox: Sandbox) -> None:
     outcome = sandbox.run(job("raise ValueError('é' * 2000)"))
 
     assert isinstance(outcome, Aborted)
@@ -247,7 +247,7 @@ def test_a_message_is_cut_to_a_kilobyte(sandbox: Sandbox) -> None:
     assert len(outcome.message.encode()) <= 1030
 
 
-def test_the_child_has_no_environment_no_folder_and_none_of_our_modules(sandbox: Sandbox) -> None:
+def test_child_has_minimal_environment_and_modules(sandbox: Sandbox) -> None:
     look = job(
         "import os, sys",
         "ours = [name for name in sys.modules if name.startswith('agentic')]",
@@ -261,7 +261,7 @@ def test_the_child_has_no_environment_no_folder_and_none_of_our_modules(sandbox:
     assert Path(f"/proc/{sandbox.pid}/cwd").readlink() == Path("/")
 
 
-def test_threads_get_their_own_answers(sandbox: Sandbox) -> None:
+def test_threads_receive_own_answers(sandbox: Sandbox) -> None:
     def run(number: int) -> float:
         return weights_of(sandbox.run(job(f"return np.full(close.shape, {number} * 1.0)")))[0][0]
 
@@ -269,7 +269,7 @@ def test_threads_get_their_own_answers(sandbox: Sandbox) -> None:
         assert list(pool.map(run, range(12))) == [float(number) for number in range(12)]
 
 
-def test_the_network_is_taken_away_where_the_system_lets_us(sandbox: Sandbox) -> None:
+def test_network_isolation_matches_namespace(sandbox: Sandbox) -> None:
     own, of_child = (Path(f"/proc/{pid}/ns/net").readlink() for pid in ("self", sandbox.pid))
 
     assert (sandbox.network == "isolated") == (own != of_child)
@@ -278,7 +278,7 @@ def test_the_network_is_taken_away_where_the_system_lets_us(sandbox: Sandbox) ->
 
 
 @pytest.mark.parametrize("unshare", ["no-such-program", "false"])
-def test_a_machine_that_cannot_isolate_runs_all_the_same_and_says_so(unshare: str) -> None:
+def test_unisolated_sandbox_still_runs(unshare: str) -> None:
     with Sandbox(panel(), QUICK, unshare=unshare) as sandbox:
         outcome = sandbox.run(EVEN)
         refused = sandbox.run(job("open('/etc/passwd')"))
@@ -292,7 +292,7 @@ def test_a_machine_that_cannot_isolate_runs_all_the_same_and_says_so(unshare: st
     ("wrong", "form"),
     [(events()[1:], r"float64 \(59, 4\)"), (events() > 0, r"bool \(60, 4\)")],
 )
-def test_a_frame_that_does_not_fit_the_panel_is_refused(wrong: Floats, form: str) -> None:
+def test_mismatched_frame_is_rejected(wrong: Floats, form: str) -> None:
     with pytest.raises(ValueError, match=rf"earnings is {form}\. Allowed: float64 \(60, 4\), as close"):
         Sandbox(panel(), catalysts={"earnings": wrong})
 
@@ -308,14 +308,12 @@ def test_a_frame_that_does_not_fit_the_panel_is_refused(wrong: Floats, form: str
         ({"catalyst": "revenue"}, r"catalyst is 'revenue'\. Allowed: none, volume, earnings"),
     ],
 )
-def test_a_job_that_does_not_fit_the_panel_is_refused(
-    wrong: dict[str, Any], message: str, sandbox: Sandbox
-) -> None:
+def test_mismatched_job_is_rejected(wrong: dict[str, Any], message: str, sandbox: Sandbox) -> None:
     with pytest.raises(ValueError, match=message):
         sandbox.run(job("return close", **wrong))
 
 
-def test_a_sandbox_that_is_not_open_runs_nothing() -> None:
+def test_closed_sandbox_runs_no_code() -> None:
     sandbox = Sandbox(panel())
     for _ in range(2):
         with pytest.raises(ValueError, match="the sandbox is not open"):

@@ -56,7 +56,7 @@ def nothing_is_left_of(session: int | None) -> bool:
     return all(has_ended(pid) for pid in processes_of(session))
 
 
-def test_a_child_without_an_answer_is_killed_with_its_job_and_replaced() -> None:
+def test_silent_child_is_killed_and_replaced() -> None:
     with Sandbox(panel(), SandboxLimits(wall_s=1.0)) as sandbox:
         first = sandbox.pid
 
@@ -72,7 +72,7 @@ def test_a_child_without_an_answer_is_killed_with_its_job_and_replaced() -> None
         assert sandbox.pid not in {None, first}
 
 
-def test_a_job_that_leaves_its_session_ends_with_the_child_all_the_same() -> None:
+def test_detached_job_ends_with_child() -> None:
     away = job(
         "import os, signal", "os.setsid()", "signal.setitimer(signal.ITIMER_REAL, 0)", "signal.pause()"
     )
@@ -83,7 +83,7 @@ def test_a_job_that_leaves_its_session_ends_with_the_child_all_the_same() -> Non
     assert outcome.reason is SandboxReason.WALL
 
 
-def test_a_child_that_crashed_is_replaced() -> None:
+def test_crashed_child_is_replaced() -> None:
     with Sandbox(panel()) as sandbox:
         pids = []
         for _ in range(2):
@@ -114,7 +114,7 @@ def interrupt_soon() -> Iterator[Callable[[], None]]:
     signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_call_that_is_interrupted_leaves_no_answer_for_the_next_one(
+def test_interrupted_call_leaves_no_answer(
     interrupt_soon: Callable[[], None],
 ) -> None:
     with Sandbox(panel()) as sandbox:
@@ -127,9 +127,7 @@ def test_a_call_that_is_interrupted_leaves_no_answer_for_the_next_one(
         assert weights_of(sandbox.run(EVEN)) == [[0.25] * ASSETS] * BARS
 
 
-def test_a_start_that_is_interrupted_leaves_no_process(
-    interrupt_soon: Callable[[], None], tmp_path: Path
-) -> None:
+def test_interrupted_start_leaves_no_process(interrupt_soon: Callable[[], None], tmp_path: Path) -> None:
     stuck = tmp_path / "unshare"
     stuck.write_text(
         f'#!/bin/sh\ncase "$*" in *child.py*) echo $$ >{tmp_path}/pid; exec sleep 60;; esac\n',
@@ -144,7 +142,7 @@ def test_a_start_that_is_interrupted_leaves_no_process(
     assert nothing_is_left_of(int((tmp_path / "pid").read_text(encoding="utf-8")))
 
 
-def test_nothing_is_left_when_the_sandbox_is_closed() -> None:
+def test_close_leaves_no_process() -> None:
     with Sandbox(panel()) as sandbox:
         pid = sandbox.pid
         assert processes_of(pid) == [pid]
@@ -153,7 +151,7 @@ def test_nothing_is_left_when_the_sandbox_is_closed() -> None:
     assert nothing_is_left_of(pid)
 
 
-def test_nothing_is_left_when_the_parent_is_killed_in_the_middle_of_a_job() -> None:
+def test_killed_parent_leaves_no_process() -> None:
     program = (
         "from agentic_trading.desk.planning.sandbox import Sandbox, SandboxLimits\n"
         "from tests.desk.planning.strategy_code import ENDLESS, panel\n"
@@ -171,7 +169,7 @@ def test_nothing_is_left_when_the_parent_is_killed_in_the_middle_of_a_job() -> N
 
 
 @pytest.mark.parametrize("words", ["*child.py*", "*"])
-def test_a_start_in_which_a_program_hangs_comes_to_an_end(words: str, tmp_path: Path) -> None:
+def test_hanging_start_times_out(words: str, tmp_path: Path) -> None:
     hangs = tmp_path / "unshare"
     hangs.write_text(f'#!/bin/sh\ncase "$*" in {words}) exec sleep 60;; esac\n', encoding="utf-8")
     hangs.chmod(0o755)
@@ -188,7 +186,7 @@ def test_a_start_in_which_a_program_hangs_comes_to_an_end(words: str, tmp_path: 
             pass
 
 
-def test_a_child_that_does_not_start_says_why(tmp_path: Path) -> None:
+def test_start_failure_shows_child_output(tmp_path: Path) -> None:
     broken = tmp_path / "unshare"
     broken.write_text(
         '#!/bin/sh\ncase "$*" in *child.py*) echo no numpy here >&2; exit 3;; esac\n', encoding="utf-8"

@@ -56,7 +56,7 @@ def searched(*sharpes: float | None) -> Search:
     return search
 
 
-def test_the_champion_is_the_first_of_the_best_by_the_first_half() -> None:
+def test_champion_is_first_in_sample_best() -> None:
     search = searched(0.5, None, 2.0, -1.0, 2.0)
 
     champion = search.champion
@@ -65,13 +65,13 @@ def test_the_champion_is_the_first_of_the_best_by_the_first_half() -> None:
     assert champion.number == 3
 
 
-def test_without_a_ratio_there_is_no_champion_and_no_probability() -> None:
+def test_no_ratio_means_no_champion() -> None:
     search = searched(None, None)
 
     assert (search.champion, search.deflated_sharpe) == (None, None)
 
 
-def test_each_set_counts_once_in_the_deflated_ratio_and_one_that_never_traded_as_0() -> None:
+def test_deflated_sharpe_counts_distinct_sets() -> None:
     search = searched(0.5, 2.0, None)
     alike = momentum(momentum_period=5, ma_periods=60, n_stocks=5, catalyst_lookback=6)
     search.add(alike, evaluation(alike, 3.0))
@@ -82,7 +82,7 @@ def test_each_set_counts_once_in_the_deflated_ratio_and_one_that_never_traded_as
     assert search.deflated_sharpe == deflated_sharpe(returns, [0.5 / 252**0.5, 2.0 / 252**0.5, 0.0])
 
 
-def test_a_planner_is_shown_the_20_best_and_the_10_last_and_no_later_figure() -> None:
+def test_evidence_has_20_best_10_last() -> None:
     search = searched(*(float(number) for number in range(36, 0, -1)))
 
     evidence = search.evidence
@@ -94,7 +94,7 @@ def test_a_planner_is_shown_the_20_best_and_the_10_last_and_no_later_figure() ->
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_random_sets_are_valid_distinct_and_the_same_for_a_seed(family: Family) -> None:
+def test_random_sets_are_distinct_and_seeded(family: Family) -> None:
     def drawn(seed: str) -> list[str]:
         sets = random_sets(OFFERED.grids[family], family, 50, seed=seed)
         return [params.effective.sha256 for params in sets]
@@ -103,7 +103,7 @@ def test_random_sets_are_valid_distinct_and_the_same_for_a_seed(family: Family) 
     assert drawn("1") == drawn("1") != drawn("2")
 
 
-def test_random_sets_end_where_a_grid_has_no_more() -> None:
+def test_random_sets_end_with_grid() -> None:
     grid = {name: values[:1] for name, values in OFFERED.grids["momentum"].items()}
 
     assert len(list(random_sets(grid, "momentum", 5, seed="1"))) == 1
@@ -116,7 +116,7 @@ def evaluator() -> Iterator[PanelEvaluator]:
         yield PanelEvaluator(panel, sandbox)
 
 
-def test_the_median_is_that_of_the_champions_of_as_many_searches(evaluator: PanelEvaluator) -> None:
+def test_random_median_is_over_champions(evaluator: PanelEvaluator) -> None:
     runs: list[None] = []
 
     found = random_median(evaluator, "momentum", 4, searches=3, seed="s", on_run=lambda: runs.append(None))
@@ -165,7 +165,7 @@ def answered(envelope: LLMEnvelope) -> StrategyParams:
 @pytest.mark.parametrize(
     "family", [None, *(pytest.param(family, marks=pytest.mark.soak) for family in FAMILIES)]
 )
-def test_as_many_rounds_as_are_dealt_apart_choose_distinct_sets(family: Family | None) -> None:
+def test_rounds_apart_choose_distinct_sets(family: Family | None) -> None:
     search = Search(WINDOW)
 
     for number in range(1, ROUNDS_APART + 1):
@@ -177,7 +177,7 @@ def test_as_many_rounds_as_are_dealt_apart_choose_distinct_sets(family: Family |
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(-3, 3)), max_size=36), st.integers(1, 500))
-def test_the_rule_repeats_nothing_that_it_is_shown(sharpes: list[float | None], number: int) -> None:
+def test_rule_never_repeats_shown_sets(sharpes: list[float | None], number: int) -> None:
     search = searched(*sharpes)
     envelope = question("momentum", number, search)
 
@@ -188,7 +188,7 @@ def test_the_rule_repeats_nothing_that_it_is_shown(sharpes: list[float | None], 
     assert strategy_params_rule(envelope) == strategy_params_rule(envelope)
 
 
-def test_a_repeat_is_answered_by_another_set() -> None:
+def test_repeat_is_answered_by_other_set() -> None:
     search = searched(1.0, 0.5)
     first = answered(question("momentum", 7, search))
     repeated = {"params": first.model_dump(), "in_sample": {}}
@@ -196,7 +196,7 @@ def test_a_repeat_is_answered_by_another_set() -> None:
     assert answered(question("momentum", 7, search, repeated=repeated)).effective != first.effective
 
 
-def test_where_everything_was_tried_a_set_is_repeated() -> None:
+def test_exhausted_grid_repeats_a_set() -> None:
     grid = {name: values[:1] for name, values in OFFERED.grids["momentum"].items()} | {"n_stocks": (5, 10)}
     search = Search(WINDOW)
     for params in random_sets(grid, "momentum", 2, seed="1"):

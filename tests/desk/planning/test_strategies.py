@@ -59,9 +59,7 @@ def test_no_template_looks_ahead(family: Family, panel: Panel, sandbox: Sandbox)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_last_close_planted_in_a_template_passes_the_gate_and_fails_both_checks(
-    family: Family, panel: Panel, sandbox: Sandbox
-) -> None:
+def test_planted_last_close_fails_both_checks(family: Family, panel: Panel, sandbox: Sandbox) -> None:
     (params,) = sets_of(family, panel, 1)
     code = TEMPLATES[family].generate_code(params)
     planted = code.replace("    return weights\n", "    return np.where(close > close[-1], weights, 0.0)\n")
@@ -73,7 +71,7 @@ def test_a_last_close_planted_in_a_template_passes_the_gate_and_fails_both_check
     assert [each.promise for each in found] == [Promise.TRUNCATION, Promise.ALTERATION]
 
 
-def test_a_header_of_other_parameters_is_a_broken_promise(panel: Panel) -> None:
+def test_foreign_header_is_broken_promise(panel: Panel) -> None:
     ours, others = sets_of("momentum", panel, 2)
     code = TEMPLATES["momentum"].generate_code(ours)
 
@@ -86,9 +84,7 @@ def test_a_header_of_other_parameters_is_a_broken_promise(panel: Panel) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_set_and_what_is_run_for_it_have_the_same_weights(
-    family: Family, panel: Panel, sandbox: Sandbox
-) -> None:
+def test_effective_set_has_equal_weights(family: Family, panel: Panel, sandbox: Sandbox) -> None:
     others = 0
     for params in sets_of(family, panel, SETS):
         weights = []

@@ -41,7 +41,7 @@ def family_answer(model: type[BaseModel], given: dict[str, Any]) -> dict[str, An
 
 
 @pytest.mark.parametrize(("model", "sets", "valid", "distinct"), COUNTS)
-def test_all_sets_are_valid_but_for_those_that_break_a_rule(
+def test_rules_reject_expected_number_of_sets(
     model: type[BaseModel], sets: int, valid: int, distinct: int
 ) -> None:
     accepted, effective, all_of_them = 0, set(), 0
@@ -57,7 +57,7 @@ def test_all_sets_are_valid_but_for_those_that_break_a_rule(
     assert (all_of_them, accepted, len(effective)) == (sets, valid, distinct)
 
 
-def test_a_period_above_the_mean_is_refused_with_the_sentence_and_what_would_pass() -> None:
+def test_period_above_mean_suggests_valid_value() -> None:
     refused = 0
     schema = {"properties": {"params": family_schema("momentum")}}
     for given in all_sets(MomentumStrategyParams):
@@ -76,7 +76,7 @@ def test_a_period_above_the_mean_is_refused_with_the_sentence_and_what_would_pas
 
 
 @pytest.mark.parametrize(("model", "sets", "valid", "_distinct"), COUNTS)
-def test_every_broken_rule_has_a_value_that_corrects_it(
+def test_every_broken_rule_has_correction(
     model: type[BaseModel], sets: int, valid: int, _distinct: int
 ) -> None:
     family = family_of(model.model_fields["strategy_type"].default)
@@ -99,7 +99,7 @@ def test_every_broken_rule_has_a_value_that_corrects_it(
 
 
 @pytest.mark.parametrize("model", [model for model, *_ in COUNTS])
-def test_a_value_beside_the_grid_is_refused_and_the_closest_is_named(model: type[BaseModel]) -> None:
+def test_off_grid_value_suggests_closest(model: type[BaseModel]) -> None:
     family = family_of(model.model_fields["strategy_type"].default)
     valid = next(
         given for given in all_sets(model) if not list(rule_violations(family, given, grid_of(model)))
@@ -123,14 +123,14 @@ def test_a_value_beside_the_grid_is_refused_and_the_closest_is_named(model: type
 
 @pytest.mark.parametrize("name", VALID)
 @pytest.mark.parametrize("wrong", [True, "20", None, 15.5, [20], {}, "10%", float("nan")])
-def test_a_value_of_another_kind_is_refused(name: str, wrong: Any) -> None:
+def test_value_of_wrong_type_is_rejected(name: str, wrong: Any) -> None:
     with pytest.raises(ValidationError):
         read_params({**VALID, name: wrong})
     with pytest.raises(ValidationError):
         MomentumStrategyParams.model_validate({**VALID, name: wrong})
 
 
-def test_true_is_no_number_although_python_says_that_it_is_one() -> None:
+def test_boolean_is_not_a_number() -> None:
     given = {**next(all_sets(MeanReversionParams)), "exit_z": 0.5, "strategy_type": "mean_reversion"}
 
     assert read_params({**given, "entry_z": 1}) == read_params({**given, "entry_z": 1.0})
@@ -139,7 +139,7 @@ def test_true_is_no_number_although_python_says_that_it_is_one() -> None:
             read_params({**given, name: wrong})
 
 
-def test_a_whole_number_with_a_point_is_the_same_number() -> None:
+def test_integral_float_equals_integer() -> None:
     params = MomentumStrategyParams.model_validate_json(EXAMPLE_PARAMS.replace("20", "20.0"))
 
     assert params == read_params(VALID)
@@ -150,7 +150,7 @@ def test_a_whole_number_with_a_point_is_the_same_number() -> None:
 EXAMPLE_PARAMS = MomentumStrategyParams.model_validate(VALID).canonical
 
 
-def test_a_monthly_rebalance_ignores_the_offset_without_an_error() -> None:
+def test_monthly_rebalance_ignores_offset() -> None:
     offsets = [read_params({**VALID, "resample": "M", "resample_offset": offset}) for offset in range(5)]
 
     assert len({params.sha256 for params in offsets}) == 5
@@ -159,7 +159,7 @@ def test_a_monthly_rebalance_ignores_the_offset_without_an_error() -> None:
     assert weekly.effective == weekly
 
 
-def test_a_field_that_there_is_not_and_a_change_are_refused() -> None:
+def test_params_are_closed_complete_and_frozen() -> None:
     params = read_params(VALID)
 
     with pytest.raises(ValidationError, match="Extra inputs"):
@@ -170,7 +170,7 @@ def test_a_field_that_there_is_not_and_a_change_are_refused() -> None:
         read_params({name: value for name, value in VALID.items() if name != "n_stocks"})
 
 
-def test_the_tag_chooses_the_family_and_is_momentum_where_it_is_absent() -> None:
+def test_tag_selects_family_defaulting_to_momentum() -> None:
     for model, *_ in COUNTS:
         given = next(all_sets(model))
         tag = model.model_fields["strategy_type"].default
@@ -184,12 +184,12 @@ def test_the_tag_chooses_the_family_and_is_momentum_where_it_is_absent() -> None
         StrategyParamRequest.model_validate({"reasoning": REASON, "params": [VALID]})
 
 
-def test_an_unknown_family_is_named_with_the_three() -> None:
+def test_unknown_family_lists_allowed_names() -> None:
     with pytest.raises(UnknownFamilyError, match="Allowed: momentum, mean_reversion, volatility"):
         family_of("martingale")
 
 
-def test_the_reasoning_of_a_request_has_50_to_500_characters() -> None:
+def test_reasoning_length_is_bounded() -> None:
     request = StrategyParamRequest.model_validate_json(EXAMPLE)
 
     assert (len(request.reasoning), request.params) == (73, read_params(VALID))
@@ -199,7 +199,7 @@ def test_the_reasoning_of_a_request_has_50_to_500_characters() -> None:
             StrategyParamRequest(reasoning="x" * length, params=request.params)
 
 
-def test_every_parameter_is_described_and_stands_in_the_schema_of_its_family() -> None:
+def test_every_parameter_is_described_in_schema() -> None:
     assert [*grid_of(MomentumStrategyParams)] == [*VALID]
     for family in FAMILIES:
         schema = family_schema(family)
@@ -209,7 +209,7 @@ def test_every_parameter_is_described_and_stands_in_the_schema_of_its_family() -
     assert grid_of(MomentumStrategyParams) == MomentumTemplate.PARAM_GRID
 
 
-def test_a_most_weight_above_that_of_equal_ones_has_no_effect() -> None:
+def test_excess_weight_cap_has_no_effect() -> None:
     given: dict[str, Any] = {**VolatilityTemplate.DEFAULTS, "strategy_type": "volatility", "n_stocks": 5}
     caps = (0.2, 0.25)
 

@@ -29,7 +29,7 @@ def planned(schema: Any, params: Any) -> list[tuple[str, str, Any]]:
     return [(each.path, each.keyword, each.allowed) for each in broken]
 
 
-def test_a_sample_without_fundamentals_offers_volume_or_none_in_their_place_and_says_so() -> None:
+def test_sample_withholds_unserved_values_with_reason() -> None:
     assert SAMPLE.grids["momentum"]["catalyst_type"] == ("none", "volume")
     assert SAMPLE.grids["mean_reversion"]["trend_filter"] == (0, 50, 100)
     assert SAMPLE.warm_up == 121
@@ -39,7 +39,7 @@ def test_a_sample_without_fundamentals_offers_volume_or_none_in_their_place_and_
     )
 
 
-def test_what_is_not_withheld_is_offered_as_it_stands() -> None:
+def test_other_grids_are_offered_unchanged() -> None:
     for family, template in TEMPLATES.items():
         changed = {"catalyst_type", "trend_filter"}
         kept = {name: values for name, values in SAMPLE.grids[family].items() if name not in changed}
@@ -55,13 +55,13 @@ def test_what_is_not_withheld_is_offered_as_it_stands() -> None:
         (set(), ("none",)),
     ],
 )
-def test_a_catalyst_is_offered_where_its_frame_is_there(frames: set[str], catalysts: tuple[str, ...]) -> None:
+def test_catalyst_offered_if_frame_exists(frames: set[str], catalysts: tuple[str, ...]) -> None:
     offered = offered_by(PanelFacts("a panel", bars=1_000, frames=frozenset(frames)))
 
     assert offered.grids["momentum"]["catalyst_type"] == catalysts
 
 
-def test_a_value_is_offered_where_its_warm_up_leaves_sixty_bars_in_each_half() -> None:
+def test_value_offered_if_warm_up_fits() -> None:
     for bars, means in ((239, (20, 60, 90)), (240, (20, 60, 90, 120))):
         assert offered_by(PanelFacts("a panel", bars=bars)).grids["momentum"]["ma_periods"] == means
     for bars, lookbacks in ((240, (20, 40, 60)), (241, (20, 40, 60, 120))):
@@ -74,7 +74,7 @@ def test_a_value_is_offered_where_its_warm_up_leaves_sixty_bars_in_each_half() -
     assert EVERYTHING.warm_up == 200
 
 
-def test_a_family_without_a_value_for_a_parameter_is_not_offered_and_the_reason_is_said() -> None:
+def test_incomplete_family_is_withheld_with_reason() -> None:
     short = offered_by(PanelFacts("a short panel", bars=135))
 
     assert [*short.grids] == ["mean_reversion"]
@@ -89,7 +89,7 @@ def test_a_family_without_a_value_for_a_parameter_is_not_offered_and_the_reason_
         answer_schema(nothing)
 
 
-def test_one_family_is_a_flat_schema_and_several_have_a_tag() -> None:
+def test_single_family_schema_needs_no_tag() -> None:
     one = answer_schema(SAMPLE, ("momentum",))
     several = answer_schema(SAMPLE)
 
@@ -112,7 +112,7 @@ def test_one_family_is_a_flat_schema_and_several_have_a_tag() -> None:
         {"n_stocks": None},
     ],
 )
-def test_among_several_families_an_error_is_about_the_one_that_is_meant(changed: dict[str, Any]) -> None:
+def test_error_concerns_tagged_family_only(changed: dict[str, Any]) -> None:
     given = {**VALID, "strategy_type": "momentum", "catalyst_type": "volume", **changed}
 
     broken = planned(answer_schema(SAMPLE), given)
@@ -121,19 +121,19 @@ def test_among_several_families_an_error_is_about_the_one_that_is_meant(changed:
     assert 1 <= len(broken) <= 2
 
 
-def test_the_schema_of_an_answer_is_small() -> None:
+def test_answer_schema_is_small() -> None:
     assert len(canonical_bytes(answer_schema(SAMPLE, ("momentum",)))) < 1_700
     assert len(canonical_bytes(answer_schema(SAMPLE))) < 4_500
 
 
-def test_reasoning_may_be_left_to_stand_apart() -> None:
+def test_reasoning_may_be_outside_schema() -> None:
     apart = answer_schema(SAMPLE, ("momentum",), reasoning_apart=True)
 
     assert [*apart["properties"]] == ["params"]
     assert validate({"params": {**VALID, "catalyst_type": "none"}}, apart) == []
 
 
-def test_every_default_and_every_offered_set_fits_what_is_published() -> None:
+def test_defaults_fit_published_schemas() -> None:
     published = {schema["$id"]: schema for schema in FAMILY_SCHEMAS}
 
     assert [*published] == ["momentum_params.v1", "mean_reversion_params.v1", "volatility_params.v1"]
@@ -144,7 +144,7 @@ def test_every_default_and_every_offered_set_fits_what_is_published() -> None:
         assert read_params(tagged).strategy_type == family
 
 
-def test_rules_between_parameters_are_checked_with_the_values_that_the_envelope_offers() -> None:
+def test_rule_check_uses_offered_values() -> None:
     envelope = asking("planning").with_output_schema(answer_schema(SAMPLE)).build()
     sample = {
         "lookback": 60,
@@ -164,7 +164,7 @@ def test_rules_between_parameters_are_checked_with_the_values_that_the_envelope_
     assert check_strategy_params(envelope, answer({"strategy_type": "martingale"})) == []
 
 
-def test_where_no_value_of_the_first_field_would_do_the_other_one_is_to_be_changed() -> None:
+def test_other_field_changes_if_first_cannot() -> None:
     narrow = {**grid_of_mean_reversion(), "trend_filter": (50,)}
     schema = {"properties": {"params": {"properties": _members("mean_reversion", narrow)}}}
     envelope = asking("planning").with_output_schema(schema).build()
@@ -193,5 +193,5 @@ def _members(family: str, grid: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_a_class_has_the_values_of_its_literals() -> None:
+def test_grid_follows_class_literals() -> None:
     assert grid_of(type(read_params(VALID)))["catalyst_type"] == ("revenue", "earnings")

@@ -47,7 +47,7 @@ def wrong(text: str) -> list[tuple[str, str]]:
     return [(error.field_path, error.error_type) for error in result.errors]
 
 
-def test_the_example_is_valid_and_its_code_is_the_same_every_time() -> None:
+def test_example_code_is_deterministic() -> None:
     result = generated(EXAMPLE)
 
     assert (result.success, result.errors, result.get_feedback_prompt()) == (True, [], "")
@@ -73,7 +73,7 @@ def test_the_example_is_valid_and_its_code_is_the_same_every_time() -> None:
     ],
     ids=["whole", "fenced", "in prose", "apart", "apart without a label", "apart and fenced"],
 )
-def test_reasoning_is_read_in_the_object_or_in_front_of_it(text: str) -> None:
+def test_reasoning_accepted_inside_or_before_object(text: str) -> None:
     result = generated(text)
 
     assert (result.success, result.reasoning, result.params) == (True, REASON, read_params(VALID))
@@ -81,7 +81,7 @@ def test_reasoning_is_read_in_the_object_or_in_front_of_it(text: str) -> None:
     assert reasoning_in(f"REASONING: {REASON}") == ""
 
 
-def test_reasoning_apart_has_the_same_length_and_does_not_replace_that_in_the_object() -> None:
+def test_separate_reasoning_is_checked_but_secondary() -> None:
     assert wrong(f"REASONING: it is good\n\n{APART}") == [("reasoning", "too_short")]
     assert wrong(APART) == [("reasoning", "missing_field")]
     assert generated(f"REASONING: {'y' * 60}\n\n{answer()}").reasoning == REASON
@@ -113,14 +113,14 @@ def test_reasoning_apart_has_the_same_length_and_does_not_replace_that_in_the_ob
         ("[]", [("answer", "type_error")]),
     ],
 )
-def test_each_kind_of_error_is_one_item(text: str, errors: list[tuple[str, str]]) -> None:
+def test_each_error_kind_gives_single_item(text: str, errors: list[tuple[str, str]]) -> None:
     if errors:
         assert wrong(text) == errors
     else:
         assert generated(text).success
 
 
-def test_the_feedback_says_what_is_allowed_and_suggests_the_default_for_what_is_missing() -> None:
+def test_feedback_suggests_values_and_defaults() -> None:
     missing = {name: value for name, value in VALID.items() if name != "n_stocks"}
 
     prompt = generated(answer({**missing, "momentum_period": 25, "stop_loss": "10%"})).get_feedback_prompt()
@@ -132,7 +132,7 @@ def test_the_feedback_says_what_is_allowed_and_suggests_the_default_for_what_is_
 
 
 @pytest.mark.parametrize("family", TEMPLATES)
-def test_the_defaults_of_a_template_are_a_valid_set(family: Any) -> None:
+def test_template_defaults_are_valid(family: Any) -> None:
     template = TEMPLATES[family]
 
     result = TemplateCodeGenerator(template).generate(answer(dict(template.DEFAULTS)))
@@ -142,7 +142,7 @@ def test_the_defaults_of_a_template_are_a_valid_set(family: Any) -> None:
     assert code_problems(str(result.code)) == ()
 
 
-def test_the_header_names_parameters_template_and_data() -> None:
+def test_header_names_parameters_template_data() -> None:
     template = MomentumTemplate()
     params = read_params(VALID)
 
@@ -158,7 +158,7 @@ def test_the_header_names_parameters_template_and_data() -> None:
     assert "not named" in template.generate_code(params)
 
 
-def test_what_does_not_change_the_weights_does_not_change_the_code_below_the_header() -> None:
+def test_unused_parameters_change_only_header() -> None:
     one, other = (
         MomentumTemplate().generate_code(read_params({**VALID, **changed}))
         for changed in ({}, {"stop_loss": 0.15, "resample": "M", "resample_offset": 4})
@@ -168,7 +168,7 @@ def test_what_does_not_change_the_weights_does_not_change_the_code_below_the_hea
     assert one.partition("import")[2] == other.partition("import")[2]
 
 
-def test_code_is_made_for_what_the_data_offers() -> None:
+def test_code_follows_offered_data() -> None:
     generator = TemplateCodeGenerator(MomentumTemplate(), SAMPLE)
 
     (error,) = generator.generate(EXAMPLE).errors
@@ -182,7 +182,7 @@ def test_code_is_made_for_what_the_data_offers() -> None:
     assert 'Use "none" (default)' in generator.generate(answer(missing)).get_feedback_prompt()
 
 
-def test_code_is_valid_python_with_one_function_for_weights() -> None:
+def test_code_defines_single_weights_function() -> None:
     for family, template in TEMPLATES.items():
         tree = ast.parse(template.generate_code(read_params({"strategy_type": family, **template.DEFAULTS})))
         names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
@@ -205,7 +205,7 @@ class OwnTemplate(BaseTemplate):
         return self._source
 
 
-def test_a_variable_that_is_not_defined_is_named() -> None:
+def test_undefined_variable_is_named() -> None:
     with pytest.raises(TemplateError, match="'momentum_perod' is undefined") as raised:
         TemplateCodeGenerator(OwnTemplate("x = {{ momentum_perod }}")).generate(EXAMPLE)
 
@@ -214,7 +214,7 @@ def test_a_variable_that_is_not_defined_is_named() -> None:
         TemplateCodeGenerator(OwnTemplate("{% if %}"))
 
 
-def test_a_template_of_ones_own_is_held_to_the_gate() -> None:
+def test_gate_checks_custom_template_code() -> None:
     code = TemplateCodeGenerator(OwnTemplate("import os\n")).generate(EXAMPLE).code
 
     assert [problem.message for problem in code_problems(str(code))] == [
@@ -223,12 +223,12 @@ def test_a_template_of_ones_own_is_held_to_the_gate() -> None:
     ]
 
 
-def test_parameters_of_another_family_are_refused() -> None:
+def test_parameters_of_other_family_are_rejected() -> None:
     with pytest.raises(TemplateError, match=r"the parameters are of momentum\. Allowed: volatility"):
         VolatilityTemplate().generate_code(read_params(VALID))
 
 
-def test_without_jinja2_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_jinja2_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
 
     with pytest.raises(
@@ -237,7 +237,7 @@ def test_without_jinja2_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         TemplateCodeGenerator(OwnTemplate("a text that was not compiled before"))
 
 
-def test_nothing_of_the_extra_is_loaded_to_offer_parameters_and_to_check_an_answer() -> None:
+def test_planning_import_loads_no_extra() -> None:
     heavy = "{'jinja2', 'numpy', 'matplotlib'} & set(sys.modules)"
     asked = f"import sys, agentic_trading.desk.session.trading, agentic_trading.desk.planning; print({heavy})"
 
@@ -249,14 +249,14 @@ def test_nothing_of_the_extra_is_loaded_to_offer_parameters_and_to_check_an_answ
 
 
 @given(st.text() | st.text(alphabet='{}[]":,ab 0\n'))
-def test_no_text_is_an_error_to_the_reader(text: str) -> None:
+def test_arbitrary_text_gives_validation_errors(text: str) -> None:
     result = generated(text)
 
     assert (result.success, bool(result.errors)) == (False, True)
     assert result.get_feedback_prompt().startswith("## VALIDATION ERRORS")
 
 
-def test_a_prompt_of_text_alone_has_instructions_form_and_what_was_tried() -> None:
+def test_text_prompt_has_form_and_history() -> None:
     generator = TemplateParameterGenerator(MomentumTemplate(), SAMPLE)
 
     prompt = generator._build_prompt([{"params": VALID, "sharpe": 0.5}])
@@ -268,7 +268,7 @@ def test_a_prompt_of_text_alone_has_instructions_form_and_what_was_tried() -> No
     assert generator._build_prompt() == generator._build_prompt()
 
 
-def test_parameters_are_returned_or_an_error_has_what_is_wrong() -> None:
+def test_generator_returns_parameters_or_raises() -> None:
     generator = TemplateParameterGenerator(MomentumTemplate())
 
     assert generator.generate_parameters(EXAMPLE) == read_params(VALID)
@@ -280,7 +280,7 @@ def test_parameters_are_returned_or_an_error_has_what_is_wrong() -> None:
 @pytest.mark.parametrize(
     "period", [30, *(pytest.param(period, marks=pytest.mark.soak) for period in (5, 10, 20))]
 )
-def test_every_valid_set_of_momentum_is_generated_and_passes_the_gate(period: int) -> None:
+def test_every_valid_momentum_set_passes_gate(period: int) -> None:
     valid = refused = 0
     bodies = set()
     for chosen in all_sets(MomentumStrategyParams):
@@ -301,7 +301,7 @@ def test_every_valid_set_of_momentum_is_generated_and_passes_the_gate(period: in
     assert (valid, refused, len(bodies)) == ((3_840, 1_280, 48) if period == 30 else (5_120, 0, 64))
 
 
-def test_blanks_in_the_reasoning_take_no_time() -> None:
+def test_long_blanks_in_reasoning_are_kept() -> None:
     blanks = " " * 100_000
 
     assert reasoning_in(f"REASONING: {blanks}x{blanks}y\n{answer()}") == f"x{blanks}y"

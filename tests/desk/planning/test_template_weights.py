@@ -88,7 +88,7 @@ def sample(family: Family, seed: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 12))]
 )
-def test_weights_are_those_of_an_oracle_in_plain_python(family: Family, seed: int) -> None:
+def test_weights_match_plain_python_oracle(family: Family, seed: int) -> None:
     params, seen = sample(family, seed), world(seed, every=1 + seed % 6)
 
     found = weights(code_of(params), seen)
@@ -101,7 +101,7 @@ def test_weights_are_those_of_an_oracle_in_plain_python(family: Family, seed: in
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
-def test_the_future_changes_no_weight_of_the_past(family: Family, data: st.DataObject) -> None:
+def test_later_data_keeps_past_weights(family: Family, data: st.DataObject) -> None:
     params = some_params(family, lambda name, values: data.draw(st.sampled_from(values), name))
     seen, cut = world(data.draw(st.integers(0, 50))), data.draw(st.integers(1, BARS - 1))
     code = code_of(params)
@@ -118,7 +118,7 @@ def test_the_future_changes_no_weight_of_the_past(family: Family, data: st.DataO
     assert weights(code, other)[:cut].tobytes() == whole[:cut].tobytes()
 
 
-def test_a_look_ahead_passes_the_gate_and_is_found_by_cutting_the_future_off() -> None:
+def test_planted_look_ahead_changes_truncated_weights() -> None:
     code = code_of(VALID | {"strategy_type": "momentum", "catalyst_type": "none"})
     planted = code.replace("strength = change(close, 20)", "strength = close[-1] / close - 1")
     seen = world(1)
@@ -131,7 +131,7 @@ def test_a_look_ahead_passes_the_gate_and_is_found_by_cutting_the_future_off() -
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", range(20, 32))
-def test_weights_keep_what_a_template_promises(family: Family, seed: int) -> None:
+def test_template_weights_keep_promises(family: Family, seed: int) -> None:
     params, seen = sample(family, seed), world(seed)
 
     found = weights(code_of(params), seen)
@@ -149,7 +149,7 @@ def test_weights_keep_what_a_template_promises(family: Family, seed: int) -> Non
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("bars", [1, 2, 30])
-def test_a_history_that_is_too_short_holds_nothing_and_is_no_error(family: Family, bars: int) -> None:
+def test_short_history_holds_no_position(family: Family, bars: int) -> None:
     params = {**TEMPLATES[family].DEFAULTS, "strategy_type": family}
 
     found = weights(
@@ -168,13 +168,13 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_code_of_the_defaults_is_that_of_the_release(family: Family) -> None:
+def test_default_code_matches_golden_hash(family: Family) -> None:
     code = code_of({"strategy_type": family, **TEMPLATES[family].DEFAULTS})
 
     assert sha256_hex(code.encode()) == GOLDEN[family]
 
 
-def test_every_set_of_price_momentum_has_code_that_passes_the_gate() -> None:
+def test_every_price_momentum_set_passes_gate() -> None:
     bodies = set()
     grid = grid_of(PriceMomentumParams)
     for catalyst in grid["catalyst_type"]:

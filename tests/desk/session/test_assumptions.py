@@ -5,7 +5,7 @@ from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.report import assumptions
 
 
-def test_costs_shorts_latency_size_and_cash_are_named_with_their_values() -> None:
+def test_assumptions_show_configured_values() -> None:
     told = "; ".join(assumptions(trading.venue([]), TradingRules()))
 
     assert told == (

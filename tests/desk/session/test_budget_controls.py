@@ -40,7 +40,7 @@ async def refused(tmp_path: Path, error: type[Exception], match: str, **changes:
     assert not out.exists()
 
 
-async def test_a_principal_whom_the_policy_does_not_name_is_refused(tmp_path: Path, policy: Path) -> None:
+async def test_unlisted_principal_is_rejected(tmp_path: Path, policy: Path) -> None:
     await refused(
         tmp_path,
         ConfigError,
@@ -50,7 +50,7 @@ async def test_a_principal_whom_the_policy_does_not_name_is_refused(tmp_path: Pa
     )
 
 
-async def test_a_policy_with_principals_needs_one_of_them(tmp_path: Path, policy: Path) -> None:
+async def test_policy_requires_a_principal(tmp_path: Path, policy: Path) -> None:
     await refused(
         tmp_path,
         ConfigError,
@@ -59,11 +59,11 @@ async def test_a_policy_with_principals_needs_one_of_them(tmp_path: Path, policy
     )
 
 
-async def test_a_principal_without_a_policy_is_refused(tmp_path: Path) -> None:
+async def test_principal_without_policy_is_rejected(tmp_path: Path) -> None:
     await refused(tmp_path, ConfigError, "a name of a policy that has principals", principal="desk")
 
 
-async def test_a_mistake_in_a_policy_is_told_with_its_place(tmp_path: Path, policy: Path) -> None:
+async def test_policy_error_shows_location(tmp_path: Path, policy: Path) -> None:
     wrong = policy.with_name("wrong.toml")
     await asyncio.to_thread(wrong.write_text, POLICY.replace("rules/*", "ruler/*"), encoding="utf-8")
 
@@ -72,11 +72,11 @@ async def test_a_mistake_in_a_policy_is_told_with_its_place(tmp_path: Path, poli
     )
 
 
-async def test_a_server_that_is_away_is_told_before_anything_is_written(tmp_path: Path) -> None:
+async def test_unreachable_server_is_reported_early(tmp_path: Path) -> None:
     await refused(tmp_path, ControlsUnavailableError, "127.0.0.1:1", ledger_url="redis://127.0.0.1:1")
 
 
-async def test_a_shared_server_needs_a_budget(own_redis: redis_server.RealServer, tmp_path: Path) -> None:
+async def test_shared_server_requires_budget(own_redis: redis_server.RealServer, tmp_path: Path) -> None:
     await refused(
         tmp_path,
         OptionError,
@@ -85,7 +85,7 @@ async def test_a_shared_server_needs_a_budget(own_redis: redis_server.RealServer
     )
 
 
-async def test_a_server_that_may_forget_what_it_acknowledged_is_refused(tmp_path: Path) -> None:
+async def test_unsafe_server_persistence_is_rejected(tmp_path: Path) -> None:
     name = next(iter(redis_server.servers()))
     forgetful = tuple("everysec" if option == "always" else option for option in redis_server.SAFE)
     with redis_server.own_server("redis" if name == "given" else name, options=forgetful) as server:
@@ -98,9 +98,7 @@ async def test_a_server_that_may_forget_what_it_acknowledged_is_refused(tmp_path
         )
 
 
-async def test_a_run_in_another_zone_than_the_servers_is_refused(
-    own_redis: redis_server.RealServer, tmp_path: Path
-) -> None:
+async def test_mismatched_time_zone_is_rejected(own_redis: redis_server.RealServer, tmp_path: Path) -> None:
     ledger = await asyncio.to_thread(lambda: ledger_of(own_redis.url, zone=ZoneInfo("America/New_York")))
     await spend(ledger, ask(1, tenant="default"))
     await ledger.aclose()
@@ -112,7 +110,7 @@ async def test_a_run_in_another_zone_than_the_servers_is_refused(
         await session_run.refuse_unusable_server(in_utc)
 
 
-async def test_a_budget_that_stands_already_is_not_ordered_again() -> None:
+async def test_existing_budget_is_not_reset() -> None:
     board = MemoryControlStore()
     limit = port_adapters.tenant_limit(5)
 
@@ -131,7 +129,7 @@ async def test_a_budget_that_stands_already_is_not_ordered_again() -> None:
         (Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=1), False),
     ],
 )
-def test_a_budget_is_a_limit_on_the_money_of_the_whole_tenant(*, limit: Limit, is_one: bool) -> None:
+def test_budget_is_tenant_money_limit(*, limit: Limit, is_one: bool) -> None:
     assert session_run.has_limits(TenantControls(limits=(limit,)).limits) is is_one
 
 
@@ -143,5 +141,5 @@ def test_a_budget_is_a_limit_on_the_money_of_the_whole_tenant(*, limit: Limit, i
         ("unix:///run/redis.sock", "unix:///run/redis.sock"),
     ],
 )
-def test_an_address_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
+def test_url_is_shown_without_secrets(url: str, shown: str) -> None:
     assert choices.host_of(url) == shown

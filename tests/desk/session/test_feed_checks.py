@@ -41,7 +41,7 @@ def checked(*places: int, timeframe: str = "") -> CheckedFeed:
     return CheckedFeed(feed_of(*places), "-", BarSteps("-", trading.BASE, is_known=bool(timeframe)))
 
 
-async def test_bars_that_were_read_ahead_are_given() -> None:
+async def test_read_ahead_keeps_all_items() -> None:
     feed = ReadAhead(feed_of(0, 2, 3, 3, 7), "bars")
 
     await feed.check()
@@ -49,7 +49,7 @@ async def test_bars_that_were_read_ahead_are_given() -> None:
     assert await all_of(CheckedFeed(feed, "bars", feed.steps)) == await all_of(feed_of(0, 2, 3, 3, 7))
 
 
-async def test_what_comes_before_a_moment_is_left_out_and_nothing_else() -> None:
+async def test_skip_to_omits_earlier_bars_only() -> None:
     feed = ReadAhead(feed_of(0, 1, 1, 4, 5), "bars")
     await feed.check()
 
@@ -75,7 +75,7 @@ WEEK = [0, 1, 4, 5, 6, 7, 8, 11]
         ([0, 2, 5, 7], "whose bars are 10m, 15m apart"),
     ],
 )
-async def test_bars_of_another_length_are_refused(places: list[int], told: str, tmp_path: Path) -> None:
+async def test_bars_of_other_length_are_rejected(places: list[int], told: str, tmp_path: Path) -> None:
     name = file_of(tmp_path / "BTCUSDT.csv", rows([bar(place) for place in places]))
     allowed = (
         r"Allowed: bars of 5m\. If these are bars of 5m with missing bars between them, use --timeframe 5m"
@@ -85,7 +85,7 @@ async def test_bars_of_another_length_are_refused(places: list[int], told: str, 
         await opened(name)
 
 
-async def test_stream_is_refused_at_the_first_contradiction() -> None:
+async def test_stream_is_rejected_at_first_contradiction() -> None:
     items = aiter(checked(0, 288, 576))
 
     given = [await anext(items), await anext(items)]
@@ -96,7 +96,7 @@ async def test_stream_is_refused_at_the_first_contradiction() -> None:
 
 
 @pytest.mark.parametrize("places", [(0, 1, 13, 25, 37), (0, 1), (0,)])
-async def test_longer_step_after_the_shortest_is_a_gap(places: tuple[int, ...], tmp_path: Path) -> None:
+async def test_longer_later_step_is_gap(places: tuple[int, ...], tmp_path: Path) -> None:
     name = file_of(tmp_path / "BTCUSDT.csv", rows([bar(place) for place in places]))
     (feed,) = await opened(name)
 
@@ -111,7 +111,7 @@ async def test_shortest_step_may_come_last(tmp_path: Path) -> None:
     assert len(await all_of((await opened(name))[0])) == 10
 
 
-async def test_timeframe_option_names_the_length(tmp_path: Path) -> None:
+async def test_timeframe_option_sets_bar_length(tmp_path: Path) -> None:
     name = file_of(tmp_path / "BTCUSDT.csv", rows([bar(0), bar(12), bar(24)]))
 
     (feed,) = await open_feeds(await asyncio.to_thread(sources, [name]), "5m")
@@ -122,7 +122,7 @@ async def test_timeframe_option_names_the_length(tmp_path: Path) -> None:
         await open_feeds(await asyncio.to_thread(sources, [name]), "1h")
 
 
-async def test_bars_of_a_minute_are_named(tmp_path: Path) -> None:
+async def test_minute_bars_are_rejected(tmp_path: Path) -> None:
     text = b"open_time,open,high,low,close,volume\n2026-01-05T00:00,1,1,1,1,1\n2026-01-05T00:01,1,1,1,1,1\n"
 
     with pytest.raises(
@@ -132,7 +132,7 @@ async def test_bars_of_a_minute_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"open_time,open,high,low,close,volume\n", b"# nothing\n\n"])
-async def test_a_source_without_a_bar_is_refused(content: bytes, tmp_path: Path) -> None:
+async def test_source_without_bars_is_rejected(content: bytes, tmp_path: Path) -> None:
     name = file_of(tmp_path / "BTCUSDT.csv", content)
 
     with pytest.raises(
@@ -143,7 +143,7 @@ async def test_a_source_without_a_bar_is_refused(content: bytes, tmp_path: Path)
         await all_of(checked())
 
 
-async def test_a_stream_is_not_waited_for_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_opening_does_not_wait_for_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     with os.fdopen(reader) as silent, os.fdopen(writer, "w"):
         monkeypatch.setattr(sys, "stdin", silent)

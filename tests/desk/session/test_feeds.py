@@ -36,14 +36,14 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_sample_brings_its_symbol_and_its_rows() -> None:
+def test_sample_has_symbol_and_rows() -> None:
     (found,) = sources(["btcusdt-5m"])
 
     assert (found.data, found.rows) == (DataSource(name="btcusdt-5m", symbol="BTCUSDT"), 2576)
     assert sources(["BTCUSDT=btcusdt-5m"]) == [found]
 
 
-def test_a_file_is_of_the_symbol_before_it_or_in_its_name(file: Path) -> None:
+def test_file_symbol_from_prefix_or_name(file: Path) -> None:
     plain, named = f"{file}", f"SOL_USDT.P={file}"
 
     assert [each.data.symbol for each in sources([plain, named])] == ["ETHUSDT", "SOL_USDT.P"]
@@ -51,7 +51,7 @@ def test_a_file_is_of_the_symbol_before_it_or_in_its_name(file: Path) -> None:
     assert sources([plain])[0].rows is None
 
 
-def test_standard_input_is_of_bitcoin_unless_it_is_said_otherwise() -> None:
+def test_stdin_symbol_defaults_to_bitcoin() -> None:
     assert [sources([name])[0].data.symbol for name in ("-", "ETH=-")] == ["BTCUSDT", "ETH"]
 
 
@@ -72,7 +72,7 @@ def test_standard_input_is_of_bitcoin_unless_it_is_said_otherwise() -> None:
         ([f"{'x' * 65}=-"], "at most 64"),
     ],
 )
-def test_words_that_name_no_feed_are_refused_with_what_would(names: list[str], says: str) -> None:
+def test_invalid_feed_words_show_allowed_values(names: list[str], says: str) -> None:
     with pytest.raises(OptionError, match=says) as refused:
         sources(names)
 
@@ -80,7 +80,7 @@ def test_words_that_name_no_feed_are_refused_with_what_would(names: list[str], s
 
 
 @pytest.mark.parametrize("name", ["-5m.csv", ".csv", "my data.csv", f"{'x' * 65}.csv"])
-def test_a_file_whose_name_tells_no_symbol_needs_one(name: str, tmp_path: Path) -> None:
+def test_file_without_symbol_needs_prefix(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(rows([bar()]))
 
@@ -90,7 +90,7 @@ def test_a_file_whose_name_tells_no_symbol_needs_one(name: str, tmp_path: Path) 
     assert sources([f"BTC={path}"])[0].data.symbol == "BTC"
 
 
-def test_an_equals_sign_in_a_path_belongs_to_the_path(tmp_path: Path) -> None:
+def test_equals_sign_may_be_in_path(tmp_path: Path) -> None:
     path = tmp_path / "year=2023" / "btc.csv"
     path.parent.mkdir()
     path.write_bytes(rows([bar()]))
@@ -100,7 +100,7 @@ def test_an_equals_sign_in_a_path_belongs_to_the_path(tmp_path: Path) -> None:
     assert without_symbol(f"ETH={path}") == str(path)
 
 
-async def test_every_kind_of_source_opens(file: Path) -> None:
+async def test_sample_and_file_sources_open(file: Path) -> None:
     shipped = await open_feed(DataSource(name="ethusdt-5m", symbol="ETHUSDT"))
     given_file = await open_feed(DataSource(name=f"ETHUSDT={file}", symbol="ETHUSDT"))
 
@@ -108,7 +108,7 @@ async def test_every_kind_of_source_opens(file: Path) -> None:
     assert len(await all_of(given_file)) == 2
 
 
-async def test_bars_of_an_earlier_run_are_read_without_a_torn_last_row(tmp_path: Path) -> None:
+async def test_kept_bars_omit_torn_last_row(tmp_path: Path) -> None:
     path = tmp_path / "bars-BTCUSDT.csv"
     kept = [bar(0), bar(1, "0.000000000001"), bar(2, "1e17")]
     lines = [",".join(BAR_COLUMNS), *map(bar_row, kept)]
@@ -122,7 +122,7 @@ async def test_bars_of_an_earlier_run_are_read_without_a_torn_last_row(tmp_path:
     assert (none.count, none.last_close) == (0, EPOCH)
 
 
-async def test_a_damaged_row_of_an_earlier_run_is_named(tmp_path: Path) -> None:
+async def test_damaged_kept_row_is_named(tmp_path: Path) -> None:
     path = tmp_path / "bars-BTCUSDT.csv"
     path.write_bytes(rows([bar(0), bar(1)]).replace(b",100.5", b",many", 1))
 
@@ -131,7 +131,7 @@ async def test_a_damaged_row_of_an_earlier_run_is_named(tmp_path: Path) -> None:
 
 
 @given(series(most=30))
-def test_a_bar_that_was_kept_comes_back_digit_for_digit(bars: list[Bar]) -> None:
+def test_kept_bar_round_trips_exactly(bars: list[Bar]) -> None:
     reading = BarRows("bars", "BTCUSDT", trading.BASE)
     reading.read(1, ",".join(BAR_COLUMNS).encode())
 
@@ -142,14 +142,14 @@ def test_a_bar_that_was_kept_comes_back_digit_for_digit(bars: list[Bar]) -> None
 
 
 @given(series(most=40), st.integers(0, 40))
-async def test_a_resumed_feed_gives_what_the_whole_one_gives(bars: list[Bar], cut: int) -> None:
+async def test_resumed_feed_equals_full_feed(bars: list[Bar], cut: int) -> None:
     whole = await all_of(feed_of(bars))
 
     assert await all_of(ResumedFeed(feed_of(bars[:cut]), feed_of(bars))) == whole
     assert await all_of(ResumedFeed(feed_of(bars[:cut]), feed_of(bars[cut:]))) == whole
 
 
-async def test_a_hole_between_what_was_fed_and_what_comes_is_told() -> None:
+async def test_gap_before_resumed_bars_is_reported() -> None:
     items = await all_of(ResumedFeed(feed_of([bar(0), bar(1)]), feed_of([bar(4), bar(5)])))
 
     gaps = [item for item in items if isinstance(item, Gap)]
@@ -158,7 +158,7 @@ async def test_a_hole_between_what_was_fed_and_what_comes_is_told() -> None:
     ]
 
 
-async def test_what_was_fed_comes_once_and_repeats_behind_it_are_told() -> None:
+async def test_resumed_feed_drops_repeated_bars() -> None:
     items = await all_of(
         ResumedFeed(feed_of([bar(0), bar(1)]), feed_of([bar(0), bar(1), bar(1), bar(2), bar(2)]))
     )

@@ -55,30 +55,30 @@ def options(**changes: Any) -> RunOptions:
         ({**PANEL, "rounds": 0}, "--rounds"),
     ],
 )
-def test_a_value_that_no_run_can_have_is_refused(changes: dict[str, Any], option: str) -> None:
+def test_impossible_option_value_is_rejected(changes: dict[str, Any], option: str) -> None:
     with pytest.raises(OptionError, match=f"^{option} is .*. Allowed: ") as refused:
         options(**changes)
 
     assert refused.value.option == option.replace("\\", "")
 
 
-def test_the_widest_values_are_taken() -> None:
+def test_extreme_option_values_are_accepted() -> None:
     assert options(bars=1, workers=256, budget_usd=Decimal("1e-9")).budget_nusd == 1
     assert options(workers=1, budget_usd=Decimal(9_000_000)).budget_nusd == 9 * 10**15
     assert options(**FROM).recorded_from == Path("earlier")
 
 
-def test_a_budget_is_counted_in_whole_nano_dollars() -> None:
+def test_budget_rounds_down_to_nano_dollars() -> None:
     assert options(budget_usd=Decimal("0.1234567891999")).budget_nusd == 123_456_789
 
 
-def test_a_folder_of_answers_that_was_not_named_is_told_as_left_out() -> None:
+def test_missing_from_option_is_named() -> None:
     with pytest.raises(OptionError, match=r"^--from is left out. Allowed: a session's folder"):
         options(provider="recorded")
 
 
 @pytest.mark.parametrize("provider", ["", "rules", "recorded", "local", "config"])
-def test_an_address_needs_a_provider_that_is_reached_over_a_network(provider: str) -> None:
+def test_base_url_requires_network_provider(provider: str) -> None:
     with pytest.raises(OptionError, match=r"^--base-url is given. Allowed: the URL of a server with"):
         load_run_config(provider=provider, base_url="http://host")
 
@@ -87,14 +87,14 @@ def test_an_address_needs_a_provider_that_is_reached_over_a_network(provider: st
     "address", ["host/v1", "ftp://host", "http://", "http://host:port", "http://[host", "http://host?key=1",
                 "https://user:sesame@host/v1"],
 )  # fmt: skip
-def test_what_is_no_address_is_refused_and_a_password_not_shown(address: str) -> None:
+def test_invalid_base_url_hides_password(address: str) -> None:
     with pytest.raises(ConfigError, match=r"^--base-url: providers\.openai\.base_url is ") as refused:
         load_run_config(provider="openai", base_url=address)
 
     assert "sesame" not in str(refused.value)
 
 
-def test_the_option_of_a_wrong_value_is_named(tmp_path: Path) -> None:
+def test_config_error_names_option(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text("concurrency = 8\n")
 
@@ -104,7 +104,7 @@ def test_the_option_of_a_wrong_value_is_named(tmp_path: Path) -> None:
         load_run_config(file, flags=FLAGS, concurrency=257)
 
 
-def test_a_tenants_calls_are_counted_in_its_window() -> None:
+def test_tenant_calls_counted_in_window() -> None:
     rows = {"acme": {"calls": 5, "window": "day"}}
 
     assert options(tenants=rows).limit == Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=5 * NANO, calls=5)
@@ -112,7 +112,7 @@ def test_a_tenants_calls_are_counted_in_its_window() -> None:
     assert options(tenants=rows, budget_usd=Decimal(1)).limit.window is Window.NONE
 
 
-def test_a_run_is_a_backtest_unless_something_says_otherwise(tmp_path: Path) -> None:
+def test_run_mode_defaults_to_backtest(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('mode = "paper"\n')
 
@@ -121,14 +121,14 @@ def test_a_run_is_a_backtest_unless_something_says_otherwise(tmp_path: Path) -> 
     assert load_run_config(file, mode="backtest").mode == "backtest"
 
 
-def test_a_backtest_asks_over_a_network_only_if_it_is_told_to() -> None:
+def test_record_option_allows_network_provider() -> None:
     assert options(provider="anthropic", record=True).record
     assert options(provider="anthropic", mode="paper").mode == "paper"
     assert options(provider="local", max_calls=1).max_calls == 1
     assert options(record=True).provider == "rules"
 
 
-def test_how_a_plan_is_searched_for_is_a_term_where_there_is_one_to_plan() -> None:
+def test_plan_terms_require_panel_data() -> None:
     five = PlanTerms(family="momentum", rounds=5)
 
     assert options().plan_terms() is None

@@ -27,7 +27,7 @@ class Aborted(TradingSession):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_stops_the_session(number: signal.Signals) -> None:
+async def test_first_signal_stops_session(number: signal.Signals) -> None:
     session = Aborted()
 
     with stop_on_signals() as signals, capture_logs() as logs:
@@ -42,7 +42,7 @@ async def test_a_signal_stops_the_session(number: signal.Signals) -> None:
     ]
 
 
-async def test_a_second_signal_of_the_same_kind_ends_the_program() -> None:
+async def test_second_signal_ends_program() -> None:
     session = Aborted()
 
     with stop_on_signals() as signals:
@@ -57,7 +57,7 @@ async def test_a_second_signal_of_the_same_kind_ends_the_program() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_before_the_session_cancels_the_task_from_within_the_loop(
+async def test_early_signal_cancels_task_in_loop(
     number: signal.Signals,
 ) -> None:
     with stop_on_signals() as signals:
@@ -71,7 +71,7 @@ async def test_a_signal_before_the_session_cancels_the_task_from_within_the_loop
     assert (came_at_once, signals.came) == (False, True)
 
 
-async def test_afterwards_a_signal_is_the_programs_own_again() -> None:
+async def test_signal_handler_is_restored_afterwards() -> None:
     with stop_on_signals():
         pass
 
@@ -79,7 +79,7 @@ async def test_afterwards_a_signal_is_the_programs_own_again() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_on_another_thread_a_session_runs_without_hearing_signals(tmp_path: Path) -> None:
+def test_session_runs_on_other_thread(tmp_path: Path) -> None:
     reports: list[RunReport] = []
 
     def run_there() -> None:

@@ -27,7 +27,7 @@ def claude(**changes: Any) -> RunOptions:
     return options(**{"provider": "anthropic", "keys": {"anthropic": "sk-of-a-test"}, **changes})
 
 
-async def test_the_calls_are_those_that_the_rules_make(tmp_path: Path) -> None:
+async def test_preflight_counts_rule_calls(tmp_path: Path) -> None:
     expected = await preflight(claude())
     by_rules = await ran(tmp_path, data=("btcusdt-5m",), bars=450)
 
@@ -36,7 +36,7 @@ async def test_the_calls_are_those_that_the_rules_make(tmp_path: Path) -> None:
     assert expected.seconds == expected.calls * HOSTED_CALL_S
 
 
-async def test_the_sum_is_the_bound_of_those_calls_and_never_more_than_the_budget() -> None:
+async def test_preflight_bound_never_exceeds_budget() -> None:
     all_of_them, three = await preflight(claude()), await preflight(claude(max_calls=3))
     poor = await preflight(claude(budget_usd=Decimal("0.01")))
 
@@ -47,14 +47,14 @@ async def test_the_sum_is_the_bound_of_those_calls_and_never_more_than_the_budge
     assert poor.bound_nusd == poor.budget_nusd == 10_000_000
 
 
-async def test_two_symbols_are_asked_about_at_once() -> None:
+async def test_two_symbols_halve_expected_time() -> None:
     both = await preflight(claude(data=("btcusdt-5m", "ethusdt-5m")))
 
     assert both.calls is not None
     assert both.seconds == both.calls * HOSTED_CALL_S / 2
 
 
-async def test_a_stream_cannot_be_counted_beforehand() -> None:
+async def test_stream_cannot_be_counted() -> None:
     expected = await preflight(claude(data=("BTCUSDT=-",), max_calls=9))
 
     assert expected == Preflight(
@@ -69,7 +69,7 @@ async def test_a_stream_cannot_be_counted_beforehand() -> None:
     )
 
 
-async def test_a_model_of_ones_own_is_priced_by_its_own_row(tmp_path: Path) -> None:
+async def test_custom_model_uses_own_price_row(tmp_path: Path) -> None:
     models, prices = own_rows(tmp_path)
     own = options(provider="openai", base_url="http://127.0.0.1:9/v1", models_file=models, prices_file=prices)
 
@@ -79,7 +79,7 @@ async def test_a_model_of_ones_own_is_priced_by_its_own_row(tmp_path: Path) -> N
     assert expected.bound_nusd
 
 
-async def test_bound_of_free_models_is_zero_for_a_stream_too(tmp_path: Path) -> None:
+async def test_free_model_bound_is_zero(tmp_path: Path) -> None:
     tables = dict(zip(("models_file", "prices_file"), own_rows(tmp_path), strict=True))
     rates = dict.fromkeys(("input", "output", "cache_read", "cache_write_5m", "cache_write_1h"), 0)
     book = json.loads(tables["prices_file"].read_text())
@@ -92,7 +92,7 @@ async def test_bound_of_free_models_is_zero_for_a_stream_too(tmp_path: Path) -> 
     assert (streamed.calls, streamed.bound_nusd) == (None, 0)
 
 
-async def test_bound_is_unknown_if_only_the_rehearsed_calls_are_free(tmp_path: Path) -> None:
+async def test_bound_unknown_if_unrehearsed_calls_priced(tmp_path: Path) -> None:
     """The rules make no execution call over these bars; the model may, and it has a price."""
     models, prices = own_rows(tmp_path, ("free", "dear"))
     book = json.loads(prices.read_text())
@@ -116,7 +116,7 @@ async def test_bound_is_unknown_if_only_the_rehearsed_calls_are_free(tmp_path: P
     assert (expected.bound_nusd, expected.is_free) == (None, False)
 
 
-async def test_nothing_is_written_and_a_model_that_cannot_be_asked_is_told(
+async def test_preflight_checks_access_without_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -130,7 +130,7 @@ async def test_nothing_is_written_and_a_model_that_cannot_be_asked_is_told(
     assert contents(tmp_path) == {}
 
 
-async def test_a_run_that_goes_on_counts_what_is_left(tmp_path: Path) -> None:
+async def test_resumed_run_counts_remaining_calls(tmp_path: Path) -> None:
     before = await ran(tmp_path, data=("btcusdt-5m",), bars=400)
     as_if_claude_had_answered(tmp_path)
 
@@ -147,7 +147,7 @@ async def test_a_run_that_goes_on_counts_what_is_left(tmp_path: Path) -> None:
     assert (used_up.calls, used_up.max_calls, used_up.bound_nusd) == (0, 0, 0)
 
 
-async def test_a_run_that_goes_on_may_spend_what_is_left_of_its_budget(tmp_path: Path) -> None:
+async def test_resumed_run_has_remaining_budget(tmp_path: Path) -> None:
     store = port_adapters.log_for("backtest", tmp_path / "interactions.jsonl")
     await store.store(interaction(cost_nusd=4_999_000_000))
     await store.aclose()
@@ -160,7 +160,7 @@ async def test_a_run_that_goes_on_may_spend_what_is_left_of_its_budget(tmp_path:
     assert rest.first_nusd > rest.budget_nusd
 
 
-async def test_other_inputs_than_a_run_was_started_with_are_refused_before_anybody_is_asked(
+async def test_resume_with_other_inputs_is_rejected(
     tmp_path: Path,
 ) -> None:
     await ran(tmp_path, data=("btcusdt-5m",), bars=5)
@@ -176,5 +176,5 @@ def as_if_claude_had_answered(session: Path) -> None:
     path.write_text(json.dumps({**fields, "answers": "anthropic", "provider": "anthropic", "model": ""}))
 
 
-def test_the_shipped_tables_are_enough_for_a_forecast() -> None:
+def test_shipped_price_table_has_name() -> None:
     assert load_tables().prices.name

@@ -18,7 +18,7 @@ def session(folder: Path) -> Path:
     return folder
 
 
-def test_a_packed_session_is_found_by_name_and_gone_afterwards(tmp_path: Path) -> None:
+def test_packed_session_is_unpacked_temporarily(tmp_path: Path) -> None:
     pack(session(tmp_path / "session"), tmp_path / "small.zip")
 
     with session_folder(Path("small"), shipped=tmp_path) as folder:
@@ -29,16 +29,14 @@ def test_a_packed_session_is_found_by_name_and_gone_afterwards(tmp_path: Path) -
     assert shipped_names(tmp_path) == ["small"]
 
 
-def test_equal_sessions_are_packed_into_equal_bytes(tmp_path: Path) -> None:
+def test_equal_sessions_pack_to_equal_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         pack(session(tmp_path / name), tmp_path / f"{name}.zip")
 
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
 
 
-def test_a_folder_goes_before_a_shipped_recording_of_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_precedes_shipped_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pack(session(tmp_path / "small"), tmp_path / "small.zip")
     monkeypatch.chdir(tmp_path)
 
@@ -47,7 +45,7 @@ def test_a_folder_goes_before_a_shipped_recording_of_its_name(
 
 
 @pytest.mark.parametrize("name", ["none", "n" * 300])
-def test_what_is_neither_is_refused_with_the_names_there_are(name: str, tmp_path: Path) -> None:
+def test_unknown_recording_lists_names(name: str, tmp_path: Path) -> None:
     pack(session(tmp_path / "session"), tmp_path / "small.zip")
 
     with (
@@ -57,6 +55,6 @@ def test_what_is_neither_is_refused_with_the_names_there_are(name: str, tmp_path
         pass
 
 
-def test_where_none_are_shipped_a_folder_is_looked_for_by_its_reader(tmp_path: Path) -> None:
+def test_missing_folder_passes_without_recordings(tmp_path: Path) -> None:
     with session_folder(tmp_path / "none", shipped=tmp_path) as folder:
         assert folder == tmp_path / "none"

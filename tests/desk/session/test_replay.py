@@ -66,9 +66,7 @@ FAILED = {"success": False, "actionable": False, "validation_passed": False}
         (NoDecision(reason=MISS), False),
     ],
 )
-async def test_a_recorded_failure_is_an_answer_and_a_miss_is_none(
-    answer: GatewayReply, *, is_answered: bool
-) -> None:
+async def test_recorded_failure_counts_as_answer(answer: GatewayReply, *, is_answered: bool) -> None:
     asked = envelope()
 
     seen = await heard(answer, known=[asked], asked=asked)
@@ -76,7 +74,7 @@ async def test_a_recorded_failure_is_an_answer_and_a_miss_is_none(
     assert (seen.answered, seen.missed) == ((1, []) if is_answered else (0, [asked]))
 
 
-async def test_a_request_that_is_not_on_record_is_missed_whatever_it_failed_of() -> None:
+async def test_unrecorded_request_is_missed() -> None:
     asked = envelope()
     reason = FailureReason(category=FailureKind.INVALID_REQUEST, description="unknown model")
 
@@ -86,7 +84,7 @@ async def test_a_request_that_is_not_on_record_is_missed_whatever_it_failed_of()
 
 
 @pytest.mark.parametrize("name", ["tenant_id", "agent_id", "step"])
-async def test_a_request_recorded_for_another_call_is_missed(name: str) -> None:
+async def test_request_of_other_call_is_missed(name: str) -> None:
     asked = envelope()
 
     seen = await heard(interaction(), known=[envelope(**{name: "other"})], asked=asked)
@@ -94,7 +92,7 @@ async def test_a_request_recorded_for_another_call_is_missed(name: str) -> None:
     assert seen.first_missed == asked
 
 
-def test_the_first_that_was_missed_does_not_depend_on_who_was_answered_first() -> None:
+def test_first_missed_is_order_independent() -> None:
     first, second = envelope(subject="BTC"), envelope(subject="ETH")
     one, other = seen_of(), seen_of()
 
@@ -107,7 +105,7 @@ def test_the_first_that_was_missed_does_not_depend_on_who_was_answered_first() -
     assert seen_of().first_missed is None
 
 
-async def test_an_edit_changes_what_is_asked_and_events_pass() -> None:
+async def test_edit_changes_request_not_events() -> None:
     gateway, fact = Answering(interaction()), event()
     asked = envelope()
 
@@ -122,7 +120,7 @@ async def test_an_edit_changes_what_is_asked_and_events_pass() -> None:
     assert gateway.recorded == [fact]
 
 
-async def test_a_run_that_was_killed_has_nothing_to_compare_with(tmp_path: Path) -> None:
+async def test_killed_run_has_no_digest(tmp_path: Path) -> None:
     await asyncio.to_thread(killed, tmp_path)
 
     with pytest.raises(NoDigestError, match=r"run 1 did not end\. Finish it with") as refused:

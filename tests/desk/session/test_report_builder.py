@@ -44,7 +44,7 @@ def spoilt(fault: str, kind: FailureKind = FailureKind.PARSING_ERROR, **changes:
     return failed(kind, provider_response_id=f"injected:{fault}", reading=READ, **changes)
 
 
-async def test_a_run_without_a_bar_or_a_call_has_a_report() -> None:
+async def test_empty_run_has_report() -> None:
     report = await reported()
 
     assert (report.attempts, report.cost_nusd, report.pnl, report.knowledge) == (0, 0, 0, {})
@@ -54,7 +54,7 @@ async def test_a_run_without_a_bar_or_a_call_has_a_report() -> None:
     assert (report.data[0].bars, report.data[0].first, report.data[0].gaps) == (0, None, [])
 
 
-async def test_report_names_each_word_without_a_price_once() -> None:
+async def test_report_lists_unpriced_words_once() -> None:
     asked = {"provider": "stub", "model_requested": "m-1", "unpriced": "service_tier=on_demand"}
 
     report = await reported(
@@ -71,7 +71,7 @@ async def test_report_names_each_word_without_a_price_once() -> None:
     assert report.bill_problems == {"usage.cost is -1": 2}
 
 
-async def test_tokens_and_money_are_those_of_all_attempts_with_what_is_in_doubt() -> None:
+async def test_totals_include_doubtful_attempts() -> None:
     report = await reported(
         interaction(cost_nusd=70, input_tokens=5, cache_read_tokens=1, output_tokens=2),
         interaction(cost_nusd=30, input_tokens=10, output_tokens=3),
@@ -85,20 +85,20 @@ async def test_tokens_and_money_are_those_of_all_attempts_with_what_is_in_doubt(
     assert report.attempts_by_outcome == {"accepted": 2, "timeout": 1}
 
 
-async def test_what_earlier_runs_have_left_in_the_log_is_not_counted() -> None:
+async def test_earlier_runs_are_not_counted() -> None:
     report = await reported(interaction(cost_nusd=70), interaction(cost_nusd=30), first_seq=1, run_number=2)
 
     assert (report.attempts, report.cost_nusd) == (1, 30)
     assert report.decision_log == Path("out/decisions-2.jsonl")
 
 
-async def test_an_attempt_that_must_not_be_acted_on_is_not_accepted() -> None:
+async def test_unactionable_attempt_is_not_accepted() -> None:
     report = await reported(interaction(success=True, validation_passed=False))
 
     assert report.attempts_by_outcome == {"not actionable": 1}
 
 
-async def test_what_became_of_each_fault_is_told() -> None:
+async def test_report_counts_fault_outcomes() -> None:
     again, tried, lost, whole, mended = (
         envelope(subject=name) for name in ("again", "tried", "lost", "whole", "mended")
     )
@@ -127,13 +127,13 @@ async def test_what_became_of_each_fault_is_told() -> None:
     }
 
 
-async def test_a_fault_that_was_asked_for_and_hit_nothing_is_told_too() -> None:
+async def test_fault_without_hits_is_reported() -> None:
     report = await reported(interaction(), inject="cut=1%,refusal=2%")
 
     assert report.injected == {"cut": {}, "refusal": {}}
 
 
-async def test_a_call_to_a_model_that_nobody_knows_is_of_unknown_knowledge() -> None:
+async def test_unknown_model_has_unknown_knowledge() -> None:
     reason = failed(FailureKind.INVALID_REQUEST, "unknown model")
 
     report = await reported(
@@ -145,7 +145,7 @@ async def test_a_call_to_a_model_that_nobody_knows_is_of_unknown_knowledge() -> 
     assert report.knowledge == {"unknown": 1, "in_sample": 1}
 
 
-async def test_what_was_never_sent_tells_nothing_about_what_a_model_knew() -> None:
+async def test_unsent_attempt_has_no_knowledge() -> None:
     refused = failed(FailureKind.BUDGET_EXHAUSTED, "0 calls left")
 
     report = await reported(interaction(as_of=NOW, dispatched_at=NOW), interaction(as_of=NOW, **refused))
@@ -153,7 +153,7 @@ async def test_what_was_never_sent_tells_nothing_about_what_a_model_knew() -> No
     assert report.knowledge == {"in_sample": 1}
 
 
-async def test_the_budgets_that_refused_are_named_with_what_was_left() -> None:
+async def test_refusing_budgets_show_remaining_amount() -> None:
     def refused(kind: str, name: str, left: int) -> LLMInteraction:
         details = shortfall_text(kind, name, "day", "nano-USD", asked=70, left=left)
         reason = FailureReason(
@@ -172,7 +172,7 @@ async def test_the_budgets_that_refused_are_named_with_what_was_left() -> None:
     ]  # fmt: skip
 
 
-async def test_equity_is_cash_and_what_is_held_at_its_last_close() -> None:
+async def test_equity_is_cash_plus_marked_positions() -> None:
     played = (await evening()).played
     data = tuple(DataSource(name=name, symbol=bars[0].symbol) for name, bars in LOADED.items())
     about, folder = manifest(data=data), SessionFolder(Path("out"))

@@ -39,7 +39,7 @@ def dispatched(asked: LLMEnvelope, reserved_nusd: int, attempt: int = 1) -> Even
     return event("attempt.dispatched", causation_id=asked.envelope_id, body=body)
 
 
-async def test_an_answered_call_counts_with_its_cost_and_a_lost_one_with_all_it_could_cost(
+async def test_lost_call_counts_at_full_reservation(
     tmp_path: Path,
 ) -> None:
     answered, lost, other = (envelope(instructions=name) for name in ("answered", "lost", "other"))
@@ -58,7 +58,7 @@ async def test_an_answered_call_counts_with_its_cost_and_a_lost_one_with_all_it_
     assert await earlier.answers.find(lost, 1) is None
 
 
-async def test_an_attempt_is_lost_even_if_another_one_was_answered(tmp_path: Path) -> None:
+async def test_lost_second_attempt_is_charged(tmp_path: Path) -> None:
     asked = envelope()
     store = MemoryInteractionStore()
     await store.record(dispatched(asked, 500, attempt=1))
@@ -70,7 +70,7 @@ async def test_an_attempt_is_lost_even_if_another_one_was_answered(tmp_path: Pat
     assert earlier.spent_nusd == 600
 
 
-async def test_what_an_earlier_run_has_left_in_the_log_is_not_this_runs(tmp_path: Path) -> None:
+async def test_earlier_run_cost_is_excluded(tmp_path: Path) -> None:
     store = MemoryInteractionStore()
     await store.store(interaction(cost_nusd=1000))
     await store.store(interaction(cost_nusd=7))
@@ -80,7 +80,7 @@ async def test_what_an_earlier_run_has_left_in_the_log_is_not_this_runs(tmp_path
     assert earlier.spent_nusd == 7
 
 
-async def test_calls_that_were_answered_or_may_have_been_are_counted(tmp_path: Path) -> None:
+async def test_possibly_answered_calls_are_counted(tmp_path: Path) -> None:
     trace = AttemptTrace(parser="p", transport="prompted", verdict=Stage.DONE)
     store = MemoryInteractionStore()
     lost = envelope()
@@ -97,7 +97,7 @@ async def test_calls_that_were_answered_or_may_have_been_are_counted(tmp_path: P
     assert earlier.calls == 3
 
 
-async def test_the_bars_that_were_fed_are_what_is_gone_on_with(tmp_path: Path) -> None:
+async def test_resume_starts_with_fed_bars(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
     files = BarFiles(folder, manifest())
     await files.open()
@@ -109,7 +109,7 @@ async def test_the_bars_that_were_fed_are_what_is_gone_on_with(tmp_path: Path) -
     assert [item async for item in earlier.bars["BTCUSDT"].feed()] == [bar(0), bar(1)]
 
 
-async def test_a_run_has_its_own_lines_of_the_log_only(tmp_path: Path) -> None:
+async def test_run_reads_own_log_lines_only(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
     first, second = manifest(), manifest(2, first_seq=2)
     for each in (first, second):
@@ -165,7 +165,7 @@ async def budget_for(percent: int) -> int:
 
 
 @pytest.mark.parametrize("percent", [20, 50, 1000])
-async def test_both_parts_of_a_run_together_keep_the_budget(percent: int, tmp_path: Path) -> None:
+async def test_resumed_run_keeps_total_budget(percent: int, tmp_path: Path) -> None:
     budget_nusd = await budget_for(percent)
     store = MemoryInteractionStore()
     await part(store, budget_nusd, 370, None)
@@ -195,9 +195,7 @@ async def beginning_with(records: Sequence[Record]) -> MemoryInteractionStore:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 1.0])
-async def test_a_run_killed_between_a_dispatch_and_its_answer_keeps_the_budget_and_shows_the_invoice(
-    share: float, tmp_path: Path
-) -> None:
+async def test_killed_dispatch_keeps_budget_and_invoice(share: float, tmp_path: Path) -> None:
     budget_nusd = await budget_for(50)
     whole = MemoryInteractionStore()
     await part(whole, budget_nusd, 450, None)

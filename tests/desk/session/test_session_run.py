@@ -60,7 +60,7 @@ class EndsBadly:
         raise self._error
 
 
-async def test_what_was_recorded_before_a_bad_bar_is_kept_however_slow_the_log_is() -> None:
+async def test_bad_bar_keeps_earlier_records() -> None:
     store, lines, played = SlowStore(), list[bytes](), SessionResult()
     error = BarFormatError("bars", 341, "close", "x", "a number")
     set_up = stage(bars={"btcusdt-5m": BTC}, store=store, feeds=[EndsBadly(BTC, error)])
@@ -80,7 +80,7 @@ async def test_what_was_recorded_before_a_bad_bar_is_kept_however_slow_the_log_i
     assert played.account is not None
 
 
-async def test_a_log_that_gives_up_ends_the_session_with_its_error() -> None:
+async def test_full_log_ends_session_with_error() -> None:
     store = FullStore()
 
     with pytest.raises(StoreError, match="no space"):
@@ -89,7 +89,7 @@ async def test_a_log_that_gives_up_ends_the_session_with_its_error() -> None:
     assert len([e async for e in store.scan() if isinstance(e.record, LLMInteraction)]) == 1
 
 
-async def test_an_error_of_ours_in_a_moment_is_not_hidden() -> None:
+async def test_observer_error_is_not_hidden() -> None:
     async def broken(_moment: TimeSlice, _lines: Sequence[bytes]) -> None:
         raise ZeroDivisionError("a bug")
 
@@ -97,7 +97,7 @@ async def test_an_error_of_ours_in_a_moment_is_not_hidden() -> None:
         await play_session(stage(most_bars=3), SessionResult(), SessionObserver(broken))
 
 
-async def test_a_moment_is_announced_before_anything_is_done_at_it() -> None:
+async def test_slice_is_announced_before_processing() -> None:
     happened: list[tuple[str, int]] = []
     set_up = stage(bars={"btcusdt-5m": BTC})
 

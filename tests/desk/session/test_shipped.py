@@ -15,7 +15,7 @@ FAULTS = Path("faults")
 README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
 
 
-def test_there_are_recordings_of_the_small_model_and_of_broken_answers() -> None:
+def test_two_recordings_are_shipped() -> None:
     assert shipped_names() == [str(FAULTS), str(NAME)]
 
 
@@ -26,7 +26,7 @@ def digest() -> str | None:
         return SessionFolder(folder).read_manifest().digest
 
 
-async def test_played_again_it_decides_what_it_decided_then(digest: str | None, tmp_path: Path) -> None:
+async def test_shipped_recording_replays_identically(digest: str | None, tmp_path: Path) -> None:
     report = await ran(
         tmp_path / "out",
         data=("btcusdt-5m",),
@@ -45,7 +45,7 @@ async def test_played_again_it_decides_what_it_decided_then(digest: str | None, 
     assert report.fills > 0
 
 
-async def test_a_newcomer_sees_each_kind_of_broken_answer_and_what_became_of_it(tmp_path: Path) -> None:
+async def test_fault_recording_shows_broken_answers(tmp_path: Path) -> None:
     report = await ran(
         tmp_path / "out",
         data=("btcusdt-5m",),

@@ -25,14 +25,14 @@ from tests.flows.sessions import PRICED, Priced, calls_in, evening, events_in, r
 DAY = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def test_every_schema_of_the_desk_has_a_rule_and_a_check() -> None:
+def test_every_schema_has_rule_and_check() -> None:
     names = {CMT_ASSESSMENT_SCHEMA["$id"], FILL_STRATEGY_SCHEMA["$id"], STRATEGY_PARAMS}
 
     assert trading.RULES.keys() == trading.CHECKS.keys() == names
 
 
 @pytest.mark.parametrize(("symbols", "beside"), [(["BTCUSDT"], "ETHUSDT"), (["ETHUSDT"], "BTCUSDT")])
-def test_a_shipped_market_of_its_own_has_the_other_one_beside_it(symbols: list[str], beside: str) -> None:
+def test_shipped_market_has_other_as_companion(symbols: list[str], beside: str) -> None:
     companion = trading.companions(symbols)[symbols[0]]
 
     second = companion.reference_market(DAY)
@@ -42,18 +42,18 @@ def test_a_shipped_market_of_its_own_has_the_other_one_beside_it(symbols: list[s
 
 
 @pytest.mark.parametrize("symbols", [["BTCUSDT", "ETHUSDT"], ["XRPUSDT"]])
-def test_two_markets_and_an_unknown_one_have_no_companion(symbols: list[str]) -> None:
+def test_pair_or_unknown_has_no_companion(symbols: list[str]) -> None:
     assert trading.companions(symbols) == {}
 
 
-def test_rules_answer_and_with_faults_only_if_they_are_asked_for() -> None:
+def test_rules_inject_faults_only_on_request() -> None:
     assert isinstance(trading.rules(inject="", seed="1").providers.of("rules"), RulesProvider)
     assert isinstance(trading.rules(inject="cut=1%", seed="1").providers.of("rules"), FaultyProvider)
     with pytest.raises(FaultsError):
         trading.rules(inject="cut", seed="1")
 
 
-async def test_a_recording_answers_as_the_model_that_was_recorded() -> None:
+async def test_recording_answers_as_recorded_model() -> None:
     one = interaction()
     recorded = port_adapters.recording([one])
 
@@ -64,7 +64,7 @@ async def test_a_recording_answers_as_the_model_that_was_recorded() -> None:
     assert await recorded.find(one.envelope, 1) == one.result
 
 
-def test_a_backtest_stands_still_and_paper_follows_the_market() -> None:
+def test_clock_depends_on_session_mode() -> None:
     still, following = trading.clock_for("backtest"), trading.clock_for("paper")
 
     for clock in (still, following):
@@ -76,7 +76,7 @@ def test_a_backtest_stands_still_and_paper_follows_the_market() -> None:
     assert DAY <= following.now() < DAY + timedelta(seconds=5)
 
 
-def test_a_table_of_models_that_is_none_is_told(tmp_path: Path) -> None:
+def test_invalid_model_table_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
     path.write_text('{"rows": [{"provider": "rules"}]}', encoding="utf-8")
 
@@ -84,7 +84,7 @@ def test_a_table_of_models_that_is_none_is_told(tmp_path: Path) -> None:
         load_tables(path)
 
 
-async def test_every_call_of_a_session_is_noted_before_it_leaves() -> None:
+async def test_every_dispatched_call_is_logged() -> None:
     for mode in ("paper", "backtest"):
         kept = await (await evening(mode=mode)).records()
 
@@ -93,7 +93,7 @@ async def test_every_call_of_a_session_is_noted_before_it_leaves() -> None:
         assert noted
 
 
-async def test_faults_in_a_session_hit_calls_by_its_seed() -> None:
+async def test_fault_injection_depends_on_seed() -> None:
     one, same, other = [await evening(with_faults(rules(), seed=seed)) for seed in ("1", "1", "2")]
 
     assert one.log == same.log != other.log
@@ -109,14 +109,12 @@ async def test_faults_in_a_session_hit_calls_by_its_seed() -> None:
         ("small", "openai", False),
     ],
 )
-def test_calls_are_retried_as_the_adapter_needs_it_whatever_its_provider_is_called(
-    name: str, adapter: str | None, *, is_patient: bool
-) -> None:
+def test_retry_patience_follows_adapter(name: str, adapter: str | None, *, is_patient: bool) -> None:
     assert (name in providers.patience_of({name: ProviderConfig(adapter=adapter)})) is is_patient
     assert "local" in providers.patience_of({})
 
 
-async def test_what_costs_nothing_needs_no_budget_and_what_does_gets_none_of_nothing() -> None:
+async def test_zero_budget_allows_only_free_models() -> None:
     free = await evening(ledger=port_adapters.budget_ledger(0))
     priced = await evening(Priced(), model=PRICED, ledger=port_adapters.budget_ledger(0))
 

@@ -120,7 +120,7 @@ class Feed:
             await asyncio.Event().wait()
 
 
-async def test_every_time_slice_is_processed_in_order() -> None:
+async def test_time_slices_are_processed_in_order() -> None:
     async with on_stage() as stage:
         await stage.session.run([Feed(BTC[:20])])
 
@@ -128,7 +128,7 @@ async def test_every_time_slice_is_processed_in_order() -> None:
     assert stage.before == stage.after
 
 
-async def test_a_session_that_is_stopped_ends_after_the_present_time_slice() -> None:
+async def test_stop_takes_effect_after_slice() -> None:
     async with on_stage() as stage:
         stage.stop_after = 3
         await stage.session.run([Feed(BTC[:20])])
@@ -136,7 +136,7 @@ async def test_a_session_that_is_stopped_ends_after_the_present_time_slice() -> 
     assert len(stage.after) == 3
 
 
-async def test_a_session_that_was_stopped_before_does_nothing() -> None:
+async def test_stop_before_run_skips_all_slices() -> None:
     async with on_stage() as stage:
         stage.session.stop()
         stage.session.stop()
@@ -145,7 +145,7 @@ async def test_a_session_that_was_stopped_before_does_nothing() -> None:
     assert stage.before == []
 
 
-async def test_a_wait_for_the_next_bar_ends_at_once_when_the_session_is_stopped() -> None:
+async def test_stop_interrupts_wait_for_bar() -> None:
     feed = Feed(BTC[:5], waits=True)
 
     async with on_stage() as stage, asyncio.timeout(4), asyncio.TaskGroup() as group:
@@ -160,7 +160,7 @@ async def test_a_wait_for_the_next_bar_ends_at_once_when_the_session_is_stopped(
 @pytest.mark.parametrize(
     "error", [BarFormatError("feed", 6, "close", "x", "a number"), TimeoutError("the stream timed out")]
 )
-async def test_an_error_of_a_feed_comes_out_after_what_came_before_it(error: Exception) -> None:
+async def test_feed_error_follows_earlier_bars(error: Exception) -> None:
     async with on_stage() as stage:
         with pytest.raises(type(error)) as raised:
             await stage.session.run([Feed(BTC[:5], then=error)])
@@ -176,7 +176,7 @@ class Stranger:
         return {"verdict": "long"}
 
 
-async def test_what_an_analyst_returns_and_no_session_knows_is_an_error() -> None:
+async def test_unknown_analyst_result_is_error() -> None:
     async with on_stage() as stage:
         venue, limits = trading.venue(["BTCUSDT"]), RiskLimits()
         exchange, journal = (
@@ -207,7 +207,7 @@ async def test_what_an_analyst_returns_and_no_session_knows_is_an_error() -> Non
             await session.run([Feed(BTC[:20])])
 
 
-async def test_an_analyst_looks_when_a_bar_of_its_timeframe_has_closed_and_at_no_other_moment() -> None:
+async def test_analyst_considers_closed_decision_bars_only() -> None:
     async with on_stage() as stage:
         await stage.session.run([Feed([*BTC[:20], *BTC[30:49]])])
 
@@ -215,7 +215,7 @@ async def test_an_analyst_looks_when_a_bar_of_its_timeframe_has_closed_and_at_no
     assert looked == [BTC[11].close_time, BTC[30].close_time, BTC[35].close_time, BTC[47].close_time]
 
 
-async def test_an_intent_that_no_limit_lets_through_is_on_record_and_becomes_no_order() -> None:
+async def test_denied_intent_becomes_no_order() -> None:
     async with on_stage(cash=Decimal("0.00001")) as stage:
         await stage.session.run([Feed(BTC[:600])])
 
@@ -246,14 +246,14 @@ async def test_session_continues_after_a_refused_order() -> None:
     assert stage.session.intents == []
 
 
-async def test_the_execution_agent_is_shown_the_last_bars_only() -> None:
+async def test_execution_gets_last_bars_only() -> None:
     async with on_stage() as stage:
         await stage.session.run([Feed(BTC[: BARS_SHOWN + 9])])
 
     assert stage.session._source.bars("BTCUSDT") == list(BTC[9 : BARS_SHOWN + 9])
 
 
-async def test_an_open_position_is_kept_on_the_same_side_and_closed_on_the_other() -> None:
+async def test_position_kept_or_closed_by_side() -> None:
     lines = (await evening(bars={"ethusdt-5m": LOADED["ethusdt-5m"]}, most_bars=2_100)).lines
     by_id = {line["id"]: line for line in lines}
     held: dict[str, Decimal] = {}
@@ -276,7 +276,7 @@ async def test_an_open_position_is_kept_on_the_same_side_and_closed_on_the_other
     assert min(skipped, exits, entries) > 0
 
 
-async def test_the_analyst_is_given_the_account_at_the_close_it_is_asked_about() -> None:
+async def test_analyst_receives_current_account() -> None:
     async with on_stage() as stage:
         await stage.session.run([Feed(BTC[:900])])
         records = [entry.record async for entry in stage.desk.store.scan()]

@@ -45,13 +45,13 @@ def same(measure: str, one: object, other: object) -> bool:
 @pytest.mark.parametrize(
     "part", ["prompt_version", "published_sha256", "asked_sha256", "context", "evidence", "answer", "decided"]
 )
-def test_a_change_of_what_is_asked_answered_or_decided_is_seen(part: str) -> None:
+def test_golden_parts_are_unchanged(part: str) -> None:
     assert golden()[part] == json.loads(FILE.read_text(encoding="utf-8"))[part]
 
 
 @pytest.mark.parametrize("file", list(MOMENTS))
 @pytest.mark.parametrize("layer", list(MEASURES))
-def test_each_row_holds_what_the_independent_script_computed(file: str, layer: Layer) -> None:
+def test_evidence_rows_match_independent_script(file: str, layer: Layer) -> None:
     content = evidence_at(MOMENTS[file])[layer]
     computed = json.loads((MARKET / file).read_text(encoding="utf-8"))[layer]["timeframes"]
 

@@ -93,7 +93,7 @@ def as_computed(_name: str, one: object, other: object) -> bool:
 
 @pytest.mark.parametrize("file", list(MOMENTS))
 @pytest.mark.parametrize("layer", [layer for layer in Layer if layer != Layer.SYSTEM])
-def test_a_layer_is_given_what_the_independent_script_computed(file: str, layer: str) -> None:
+def test_layers_match_independent_script(file: str, layer: str) -> None:
     content = layers_at(MOMENTS[file])[layer]
     named = {**content, "not_available": sorted(content["not_available"])}
 
@@ -101,26 +101,26 @@ def test_a_layer_is_given_what_the_independent_script_computed(file: str, layer:
 
 
 @pytest.mark.parametrize("file", list(MOMENTS))
-def test_the_record_is_what_the_independent_script_computed(file: str) -> None:
+def test_track_record_matches_independent_script(file: str) -> None:
     assert list(differences(layers_at(MOMENTS[file])["system"], expected(file)["system"], as_rounded)) == []
 
 
 @pytest.mark.parametrize("file", list(MOMENTS))
-def test_the_golden_file_is_what_its_script_writes_today(file: str) -> None:
+def test_golden_file_matches_script_output(file: str) -> None:
     fresh = json.loads(json.dumps(golden()[file], default=float))
 
     assert list(differences(fresh, expected(file), as_computed)) == []
 
 
 @pytest.mark.parametrize("script", ["make_golden.py", "columns.py", "flows.py", "shapes.py"])
-def test_the_golden_script_shares_no_code_with_the_package(script: str) -> None:
+def test_golden_script_imports_no_package_code(script: str) -> None:
     text = (HERE / script).read_text(encoding="utf-8")
 
     assert "import agentic_trading" not in text
     assert "from agentic_trading" not in text
 
 
-def test_a_difference_in_the_last_digit_is_found() -> None:
+def test_last_digit_difference_is_found() -> None:
     assert as_rounded("close", 27_261.07, 27_261.07)
     assert not as_rounded("close", 27_261.08, 27_261.07)
     assert as_rounded("rsi_14", 51.234, 51.23449)
@@ -130,5 +130,5 @@ def test_a_difference_in_the_last_digit_is_found() -> None:
 @pytest.mark.parametrize(
     "other", [{}, {"a": [1.0]}, {"a": [1.0, 2.1]}, {"a": [1.0, 2.0], "b": 3}, {"a": 1.0}]
 )
-def test_a_difference_in_shape_is_found(other: object) -> None:
+def test_shape_difference_is_found(other: object) -> None:
     assert list(differences({"a": [1.0, 2.0]}, other, as_computed)) != []

@@ -52,7 +52,7 @@ async def halt(board: FileControlStore, agent: str = "cmt-1") -> TenantControls:
     return await execute_command(board, "acme", AddHalt(HaltScope.AGENT, agent), by="ann", why="", at=NOW)
 
 
-async def test_processes_that_order_at_once_lose_nothing(tmp_path: Path, board: FileControlStore) -> None:
+async def test_concurrent_processes_lose_no_commands(tmp_path: Path, board: FileControlStore) -> None:
     def run() -> None:
         command = [sys.executable, "-c", ORDERS, str(tmp_path)]
         processes = [subprocess.Popen([*command, f"p{number}", str(EACH)]) for number in range(PROCESSES)]
@@ -65,7 +65,7 @@ async def test_processes_that_order_at_once_lose_nothing(tmp_path: Path, board: 
     assert {one.id for one in controls.halts} == {f"p{n}-{i}" for n in range(PROCESSES) for i in range(EACH)}
 
 
-async def test_a_document_is_json_to_look_at(tmp_path: Path, board: FileControlStore) -> None:
+async def test_controls_document_is_plain_json(tmp_path: Path, board: FileControlStore) -> None:
     limit = Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=25 * 10**9, calls=1000)
     await execute_command(board, "acme", SetLimit(limit), by="ann", why="a new desk", at=NOW)
     await execute_command(
@@ -101,7 +101,7 @@ async def test_a_document_is_json_to_look_at(tmp_path: Path, board: FileControlS
         ("\xff", "document: Invalid JSON"),
     ],
 )
-async def test_what_is_no_document_is_an_error_and_stays(
+async def test_invalid_document_is_rejected_unchanged(
     tmp_path: Path, board: FileControlStore, content: str, said: str
 ) -> None:
     raw = content.encode("latin-1")
@@ -117,7 +117,7 @@ async def test_what_is_no_document_is_an_error_and_stays(
     assert path(tmp_path).read_bytes() == raw
 
 
-async def test_what_a_dead_writer_left_is_written_over(tmp_path: Path, board: FileControlStore) -> None:
+async def test_leftover_of_dead_writer_is_overwritten(tmp_path: Path, board: FileControlStore) -> None:
     await halt(board)
     path(tmp_path).with_name("controls-acme.json.new").write_text('{"version": 2, "ha', encoding="utf-8")
 
@@ -126,7 +126,7 @@ async def test_what_a_dead_writer_left_is_written_over(tmp_path: Path, board: Fi
     assert names_in(tmp_path) == ["controls-acme.json", "controls.lock"]
 
 
-async def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, board: FileControlStore) -> None:
+async def test_failed_write_keeps_previous_document(tmp_path: Path, board: FileControlStore) -> None:
     before = await halt(board)
     path(tmp_path).with_name("controls-acme.json.new").mkdir()
 
@@ -136,7 +136,7 @@ async def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, board: F
     assert await board.read("acme") == before
 
 
-async def test_a_place_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
+async def test_unreachable_path_is_named_in_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     path(tmp_path).mkdir()
 
@@ -149,7 +149,7 @@ async def test_a_place_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
             await board.replace("acme", TenantControls(version=1))
 
 
-async def test_a_tenant_stays_in_the_folder_whatever_it_is_called(tmp_path: Path) -> None:
+async def test_tenant_name_never_escapes_folder(tmp_path: Path) -> None:
     folder = tmp_path / "board"
     for tenant in ("../../up", "/etc/x", "a\0b", "..", "\ud800"):
         assert await FileControlStore(folder).replace(tenant, TenantControls(version=1))

@@ -30,7 +30,7 @@ async def halt(board: RedisControlStore, agent: str = "cmt-1") -> TenantControls
     return await execute_command(board, "acme", AddHalt(HaltScope.AGENT, agent), by="ann", why="", at=NOW)
 
 
-async def test_orders_outlive_a_crash_of_the_server(own_redis: RealServer) -> None:
+async def test_controls_survive_a_server_crash(own_redis: RealServer) -> None:
     async with opened(own_redis.url) as board:
         await halt(board)
         await asyncio.to_thread(own_redis.kill)
@@ -43,7 +43,7 @@ async def test_orders_outlive_a_crash_of_the_server(own_redis: RealServer) -> No
     assert [one.id for one in after.halts] == ["cmt-1", "cmt-2"]
 
 
-async def test_a_server_that_is_away_is_an_error_within_a_second(own_redis: RealServer) -> None:
+async def test_unreachable_server_fails_within_a_second(own_redis: RealServer) -> None:
     clock = SystemClock()
     await asyncio.to_thread(own_redis.kill)
     async with opened(own_redis.url) as board:
@@ -55,7 +55,7 @@ async def test_a_server_that_is_away_is_an_error_within_a_second(own_redis: Real
     assert clock.monotonic() - started < 1.0
 
 
-async def test_a_script_that_the_server_has_forgotten_is_told_again(own_redis: RealServer) -> None:
+async def test_flushed_script_is_loaded_again(own_redis: RealServer) -> None:
     async with opened(own_redis.url) as board, Redis.from_url(own_redis.url, driver_info=None) as client:
         await halt(board)
         await client.script_flush()
@@ -63,7 +63,7 @@ async def test_a_script_that_the_server_has_forgotten_is_told_again(own_redis: R
         assert (await halt(board, "cmt-2")).version == 2
 
 
-async def test_a_full_server_is_an_error_that_says_so(own_redis: RealServer) -> None:
+async def test_full_server_error_mentions_maxmemory(own_redis: RealServer) -> None:
     async with opened(own_redis.url) as board, Redis.from_url(own_redis.url, driver_info=None) as client:
         await client.config_set("maxmemory", "1")
 
@@ -88,7 +88,7 @@ async def a_version_of_another_document(client: Any, key: str) -> None:
 
 
 @pytest.mark.parametrize("put", [a_text, a_hash_of_others, a_broken_document, a_version_of_another_document])
-async def test_what_is_no_document_is_an_error_and_stays(
+async def test_unreadable_key_is_rejected_unchanged(
     redis_url: str, put: Callable[[Any, str], Awaitable[None]]
 ) -> None:
     name = namespace()
@@ -106,7 +106,7 @@ async def test_what_is_no_document_is_an_error_and_stays(
 
 
 @pytest.mark.parametrize("put", [a_text, a_hash_of_others])
-async def test_nothing_is_written_over_what_is_not_ours(
+async def test_foreign_key_is_never_overwritten(
     redis_url: str, put: Callable[[Any, str], Awaitable[None]]
 ) -> None:
     name = namespace()
@@ -121,14 +121,14 @@ async def test_nothing_is_written_over_what_is_not_ours(
         assert await client.dump(key) == before
 
 
-async def test_two_namespaces_share_nothing(redis_url: str) -> None:
+async def test_namespaces_are_isolated(redis_url: str) -> None:
     async with opened(redis_url, namespace()) as one, opened(redis_url, namespace()) as other:
         await halt(one)
 
         assert await other.read("acme") == TenantControls()
 
 
-async def test_who_finds_every_connection_in_use_waits_for_one(redis_url: str) -> None:
+async def test_caller_waits_for_free_connection(redis_url: str) -> None:
     async with opened(redis_url, namespace()) as board:
         async with asyncio.TaskGroup() as group:
             reads = [group.create_task(board.read(f"tenant-{number}")) for number in range(100)]

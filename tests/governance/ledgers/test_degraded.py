@@ -21,7 +21,7 @@ from tests.governance.ledgers.outages import Case
 from tests.worker.ticking import Wall
 
 
-async def test_what_was_answered_meanwhile_is_told_at_once_and_booked_when_the_server_is_back() -> None:
+async def test_settlement_during_outage_is_posted_later() -> None:
     case = Case()
     id_ = await case.begun()
     case.server.away = True
@@ -36,7 +36,7 @@ async def test_what_was_answered_meanwhile_is_told_at_once_and_booked_when_the_s
     assert (await of_tenant(case.server)).spent == Amount(70, 5, 1)
 
 
-async def test_a_call_in_doubt_is_charged_when_the_server_is_back() -> None:
+async def test_doubt_during_outage_is_charged_later() -> None:
     case = Case()
     id_ = await case.begun()
     case.server.away = True
@@ -49,7 +49,7 @@ async def test_a_call_in_doubt_is_charged_when_the_server_is_back() -> None:
     assert (await of_tenant(case.server)).in_doubt == Amount(60, 0, 1)
 
 
-async def test_the_calls_that_are_known_are_those_of_the_server() -> None:
+async def test_entries_come_from_the_server() -> None:
     case = Case()
     await case.ledger.settle(await case.begun(), Amount(70, 5))
 
@@ -58,7 +58,7 @@ async def test_the_calls_that_are_known_are_those_of_the_server() -> None:
     assert (found.state, found.charged) == (ReservationState.SETTLED, Amount(70, 5))
 
 
-def test_limits_to_read_again_are_those_of_the_server() -> None:
+def test_awaited_limits_come_from_the_server() -> None:
     class SetBack(MemoryLedger):
         awaited = 3
 
@@ -75,7 +75,7 @@ def test_limits_to_read_again_are_those_of_the_server() -> None:
     assert ledger.awaited_limits("acme") == 0
 
 
-async def test_nobody_begins_without_the_server() -> None:
+async def test_reserve_fails_while_server_is_away() -> None:
     case = Case()
     await case.begun()
     case.server.away = True
@@ -84,7 +84,7 @@ async def test_nobody_begins_without_the_server() -> None:
         await case.ledger.reserve(ask(1))
 
 
-async def test_what_could_not_be_noted_as_sent_is_given_back() -> None:
+async def test_failed_dispatch_is_released_after_outage() -> None:
     case = Case()
     id_ = await reserved(case.ledger, ask(60))
     case.server.away = True
@@ -99,7 +99,7 @@ async def test_what_could_not_be_noted_as_sent_is_given_back() -> None:
     assert (found.held, found.spent.nusd) == (Amount(0, 0, 0), 0)
 
 
-async def test_what_was_noted_though_its_reply_was_lost_is_in_doubt_when_its_lease_is_over() -> None:
+async def test_lost_dispatch_reply_ends_in_doubt() -> None:
     case = Case()
     id_ = await reserved(case.ledger, ask(60))
     case.server.loses = {"dispatch"}
@@ -115,7 +115,7 @@ async def test_what_was_noted_though_its_reply_was_lost_is_in_doubt_when_its_lea
     assert (await of_tenant(case.server)).in_doubt == Amount(60, 0, 1)
 
 
-async def test_a_call_that_another_run_has_sent_meanwhile_is_not_taken_back() -> None:
+async def test_sweep_spares_call_dispatched_elsewhere() -> None:
     case = Case()
     wanted = ask(60)
     id_ = await reserved(case.ledger, wanted)
@@ -131,7 +131,7 @@ async def test_a_call_that_another_run_has_sent_meanwhile_is_not_taken_back() ->
     assert (await of_tenant(case.server)).spent == Amount(50, 0, 1)
 
 
-async def test_a_call_that_a_sweep_has_ended_is_settled_late_all_the_same() -> None:
+async def test_swept_call_is_settled_late() -> None:
     case = Case()
     id_ = await reserved(case.ledger, ask(60))
     await case.ledger.dispatch(id_, lease_s=10)
@@ -148,6 +148,6 @@ async def test_a_call_that_a_sweep_has_ended_is_settled_late_all_the_same() -> N
     assert isinstance(await case.ledger.reserve(ask(900)), Reservation)
 
 
-async def test_what_nobody_here_has_reserved_is_unknown() -> None:
+async def test_unknown_reservation_cannot_be_settled() -> None:
     with pytest.raises(UnknownReservationError):
         await Case().ledger.settle("acme:nobody:1", Amount(1, 0))

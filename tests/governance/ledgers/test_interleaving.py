@@ -120,7 +120,7 @@ class Desk:
 
 
 @given(st.lists(plans, min_size=1, max_size=24), st.integers(0, 12))
-async def test_no_interleaving_passes_a_ceiling_or_leaves_anything_held(
+async def test_interleavings_respect_ceilings_and_release_holds(
     asked: list[Plan], cancelled_after: int
 ) -> None:
     desk = Desk()
@@ -152,7 +152,7 @@ TestLedgerMachine = pytest.mark.timeout(120)(machine(memory).TestCase)  # a hund
         RefundsWhatIsSilent, SweepsOnlyWhatWasSent, TakesEveryVersion, WritesOffWhatIsInFlight,
     ],
 )  # fmt: skip
-def test_the_machine_finds_a_broken_ledger(broken: type[Whole]) -> None:
+def test_state_machine_detects_broken_ledger(broken: type[Whole]) -> None:
     @asynccontextmanager
     async def adapter() -> AsyncGenerator[Opens]:
         yield opening(broken)

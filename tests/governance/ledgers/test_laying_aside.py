@@ -194,7 +194,7 @@ async def seen_by(plan: Sequence[Step]) -> list[object]:
 
 
 @given(st.lists(steps, max_size=40))
-def test_when_something_is_laid_aside_changes_nothing(plan: list[Step]) -> None:
+def test_deactivation_timing_does_not_change_results(plan: list[Step]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TenantLedger, "tidy_after", NEVER)
         kept = asyncio.run(seen_by(plan))
@@ -209,7 +209,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_the_counters_of_those_who_wait_are_not_laid_aside() -> None:
+async def test_waiting_request_keeps_counters_active() -> None:
     ledger = MemoryLedger([tenant(19), Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=10)])
     await spend(ledger, ask(8))
     flying = await reserved(ledger, ask(10, trace="other"))
@@ -225,7 +225,7 @@ async def test_the_counters_of_those_who_wait_are_not_laid_aside() -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_who_leaves_the_line_late_lays_nothing_aside_that_others_use_by_now() -> None:
+async def test_late_cancellation_keeps_used_counters_active() -> None:
     ledger = MemoryLedger([tenant(20), Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=30)])
     await spend(ledger, ask(8))
     async with asyncio.TaskGroup() as group:

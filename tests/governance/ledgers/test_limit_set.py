@@ -4,7 +4,7 @@ from agentic_trading.governance.ledgers.counters import LimitSet
 from agentic_trading.governance.limits import ANY, Ceiling, Limit, ScopeKind, Window
 
 
-def test_the_lower_of_two_limits_on_the_same_holds() -> None:
+def test_lower_of_two_limits_wins() -> None:
     rules = LimitSet([
         Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=10, calls=3),
         Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=20, calls=2, tokens=5),
@@ -13,7 +13,7 @@ def test_the_lower_of_two_limits_on_the_same_holds() -> None:
     assert rules.of(ScopeKind.AGENT, "one") == {Window.DAY: Ceiling(10, 5, 2)}
 
 
-def test_a_named_limit_goes_before_everyones_and_leaves_the_rest_to_it() -> None:
+def test_named_limit_overrides_wildcard_per_unit() -> None:
     rules = LimitSet(
         [
             Limit(ScopeKind.AGENT, "big", Window.DAY, nusd=100),
@@ -32,7 +32,7 @@ def test_a_named_limit_goes_before_everyones_and_leaves_the_rest_to_it() -> None
     assert rules.of(ScopeKind.TENANT, "acme") == {}
 
 
-def test_a_cap_says_the_same_in_numbers() -> None:
+def test_cap_holds_ceiling_as_numbers() -> None:
     rules = LimitSet([Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=7, calls=0)])
 
     cap, named = rules.caps(ScopeKind.TRACE, Window.NONE)

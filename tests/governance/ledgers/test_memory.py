@@ -34,7 +34,7 @@ HOUR = timedelta(hours=1)
 EVERY_SCOPE = tuple(Limit(kind, ANY, Window.DAY, calls=10**6) for kind in ScopeKind)
 
 
-async def test_months_of_calls_leave_nothing_behind_but_the_last_days() -> None:
+async def test_old_windows_and_calls_are_dropped() -> None:
     ledger = MemoryLedger(EVERY_SCOPE, keep=timedelta(days=1))
 
     for hour in range(24 * 90):
@@ -46,7 +46,7 @@ async def test_months_of_calls_leave_nothing_behind_but_the_last_days() -> None:
     assert len(ledger._ledger_of("acme").calls.past) < 30
 
 
-async def test_ten_thousand_scopes_live_side_by_side() -> None:
+async def test_ten_thousand_scopes_are_counted_separately() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=5)])
     for number in range(10_000):
         await spend(ledger, ask(3, agent=f"agent-{number}", at=AT + number * timedelta(milliseconds=1)))
@@ -55,7 +55,7 @@ async def test_ten_thousand_scopes_live_side_by_side() -> None:
         assert (await refused(ledger, ask(3, agent=f"agent-{number}"))).left == 2
 
 
-async def test_a_moment_whose_counters_may_be_gone_is_refused_never_started_at_nothing() -> None:
+async def test_closed_window_reservation_is_rejected() -> None:
     ledger = MemoryLedger([tenant(10, window=Window.DAY)], keep=HOUR)
     await spend(ledger, ask(10))
     await spend(ledger, ask(1, at=AT + timedelta(days=2)))
@@ -67,7 +67,7 @@ async def test_a_moment_whose_counters_may_be_gone_is_refused_never_started_at_n
     assert e.value.open_since == AT + timedelta(days=2) - HOUR
 
 
-async def test_a_moment_of_the_future_that_was_refused_or_waited_for_closes_nothing() -> None:
+async def test_unserved_future_request_closes_no_window() -> None:
     ledger = MemoryLedger([tenant(10, window=Window.NONE)], keep=HOUR)
     ahead = AT + timedelta(days=60)
 
@@ -83,7 +83,7 @@ async def test_a_moment_of_the_future_that_was_refused_or_waited_for_closes_noth
     await spend(ledger, ask(10))
 
 
-async def test_a_call_in_doubt_that_is_forgotten_is_spent_for_good() -> None:
+async def test_forgotten_in_doubt_call_stays_spent() -> None:
     ledger = MemoryLedger([tenant(10)], keep=HOUR)
     doubtful = await reserved(ledger, ask(7))
     await ledger.dispatch(doubtful)
@@ -96,7 +96,7 @@ async def test_a_call_in_doubt_that_is_forgotten_is_spent_for_good() -> None:
     assert (found.spent, found.in_doubt) == (Amount(8, 0, 2), Amount(0, 0, 0))
 
 
-async def test_others_go_on_while_very_many_counters_are_looked_at() -> None:
+async def test_spending_continues_during_long_balance_scan() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.TRACE, ANY, Window.NONE, calls=1), tenant(10**6)])
     for number in range(1_000):
         await spend(ledger, ask(1, trace=f"trace-{number}"))
@@ -116,7 +116,7 @@ async def test_others_go_on_while_very_many_counters_are_looked_at() -> None:
     assert [one.id for one in limited] == ["acme"]
 
 
-async def test_a_tenant_that_only_asked_in_vain_leaves_nothing_behind() -> None:
+async def test_refused_tenants_are_forgotten() -> None:
     ledger = MemoryLedger([tenant(0)])
 
     for number in range(3_000):
@@ -125,7 +125,7 @@ async def test_a_tenant_that_only_asked_in_vain_leaves_nothing_behind() -> None:
     assert len(ledger._ledgers) < 1_100
 
 
-async def test_asks_in_vain_leave_no_counters_behind() -> None:
+async def test_refused_requests_leave_no_counters() -> None:
     ledger = MemoryLedger([tenant(10)], keep=HOUR)
     await spend(ledger, ask(10))
     own = (Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=100),)
@@ -137,7 +137,7 @@ async def test_asks_in_vain_leave_no_counters_behind() -> None:
     assert (await of_tenant(ledger)).spent.nusd == 10
 
 
-async def test_ended_windows_are_forgotten_though_their_tenant_always_has_a_call_in_flight() -> None:
+async def test_ended_windows_are_dropped_under_load() -> None:
     ledger = MemoryLedger([tenant(10**6, window=Window.MINUTE)], keep=HOUR)
     flying = await reserved(ledger, ask(1))
     for minute in range(1, 600):
@@ -149,7 +149,7 @@ async def test_ended_windows_are_forgotten_though_their_tenant_always_has_a_call
     assert len(select(await ledger.balances("acme"), ScopeKind.TENANT, "acme", Window.MINUTE)) < 90
 
 
-async def test_a_counter_with_a_call_in_doubt_is_kept_for_its_late_answer() -> None:
+async def test_counter_is_kept_for_late_settlement() -> None:
     ledger = MemoryLedger([tenant(10)], keep=HOUR)
     nothing = replace(ask(), amount=Amount(0, 0, 0))
     await ledger.dispatch(await reserved(ledger, nothing))
@@ -161,7 +161,7 @@ async def test_a_counter_with_a_call_in_doubt_is_kept_for_its_late_answer() -> N
     assert (await of_tenant(ledger)).spent.nusd == 7
 
 
-async def test_a_moment_within_what_is_kept_finds_its_window_again() -> None:
+async def test_recent_past_timestamp_reuses_window() -> None:
     ledger = MemoryLedger([tenant(10, window=Window.MINUTE)], keep=HOUR)
     await spend(ledger, ask(7))
     await spend(ledger, ask(7, at=AT + timedelta(minutes=30)))
@@ -173,7 +173,7 @@ async def test_a_moment_within_what_is_kept_finds_its_window_again() -> None:
     ).spent.nusd == 10
 
 
-async def test_a_finished_call_is_remembered_for_as_long_as_is_kept() -> None:
+async def test_settled_call_is_forgotten_after_retention() -> None:
     ledger = MemoryLedger(keep=HOUR)
     id_ = await spend(ledger, ask(1, key="old"))
     await spend(ledger, ask(1, at=AT + HOUR))
@@ -186,7 +186,7 @@ async def test_a_finished_call_is_remembered_for_as_long_as_is_kept() -> None:
         await ledger.settle(id_, Amount(1, 0))
 
 
-async def test_a_call_in_flight_is_never_forgotten_nor_are_its_counters() -> None:
+async def test_call_in_flight_keeps_counters() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=10)], keep=HOUR)
     first = await reserved(ledger, ask(8))
     await ledger.dispatch(first)
@@ -198,7 +198,7 @@ async def test_a_call_in_flight_is_never_forgotten_nor_are_its_counters() -> Non
     await spend(ledger, ask(5, at=AT + timedelta(days=9)))
 
 
-async def test_a_trace_at_rest_is_forgotten_and_one_in_use_is_not() -> None:
+async def test_only_idle_traces_are_forgotten() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=10)], keep=HOUR)
     await spend(ledger, ask(9, trace="rests"))
     for minutes in range(0, 180, 10):
@@ -209,7 +209,7 @@ async def test_a_trace_at_rest_is_forgotten_and_one_in_use_is_not() -> None:
     assert (await refused(ledger, ask(2, trace="goes on", at=AT + timedelta(minutes=181)))).left == 1
 
 
-async def test_what_has_no_window_and_no_end_is_never_forgotten() -> None:
+async def test_total_without_window_is_never_dropped() -> None:
     ledger = MemoryLedger([tenant(10)], keep=HOUR)
     await spend(ledger, ask(9))
     await spend(ledger, ask(0, tenant="other", at=AT + timedelta(days=400)))
@@ -217,7 +217,7 @@ async def test_what_has_no_window_and_no_end_is_never_forgotten() -> None:
     assert (await refused(ledger, ask(2, at=AT + timedelta(days=400)))).left == 1
 
 
-async def test_an_agent_that_rests_is_forgotten_when_its_windows_are_over() -> None:
+async def test_idle_agent_is_dropped_after_window() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.AGENT, ANY, Window.HOUR, calls=9)], keep=HOUR, counted=())
     await spend(ledger, ask(agent="rests"))
     for hours in range(1, 5):
@@ -229,7 +229,7 @@ async def test_an_agent_that_rests_is_forgotten_when_its_windows_are_over() -> N
     assert len(kept) <= 3
 
 
-async def test_a_named_limit_alone_counts_nobody_else() -> None:
+async def test_named_limit_counts_only_named_agent() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.AGENT, "big", Window.DAY, calls=1)], counted=())
 
     await spend(ledger, ask(agent="small"))
@@ -238,7 +238,7 @@ async def test_a_named_limit_alone_counts_nobody_else() -> None:
     assert {one.id for one in await ledger.balances("acme")} == {"big"}
 
 
-async def test_the_lower_of_two_limits_on_the_same_holds_for_each_unit() -> None:
+async def test_lower_limit_wins_for_each_unit() -> None:
     ledger = MemoryLedger([
         Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=10, calls=3),
         Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=20, calls=2, tokens=5),
@@ -250,7 +250,7 @@ async def test_the_lower_of_two_limits_on_the_same_holds_for_each_unit() -> None
     assert found.ceiling.units == (10, 5, 2)
 
 
-async def test_an_ask_may_leave_scopes_out() -> None:
+async def test_request_may_omit_scopes() -> None:
     ledger = MemoryLedger([tenant(10), Limit(ScopeKind.TRACE, ANY, Window.NONE, calls=1)])
     alone = replace(ask(4), scope_ids={ScopeKind.TENANT: "acme"})
 
@@ -261,7 +261,7 @@ async def test_an_ask_may_leave_scopes_out() -> None:
     assert isinstance(await ledger.reserve(replace(ask(4), scope_ids={})), Reservation)
 
 
-async def test_own_limits_on_a_counter_that_exists_and_one_that_does_not() -> None:
+async def test_request_limits_cover_old_and_new_counters() -> None:
     ledger = MemoryLedger([tenant(100, window=Window.DAY)])
     await spend(ledger, ask(30))
     own = (tenant(40, window=Window.DAY), Limit(ScopeKind.TRACE, ANY, Window.HOUR, nusd=45))
@@ -272,7 +272,7 @@ async def test_own_limits_on_a_counter_that_exists_and_one_that_does_not() -> No
     await spend(ledger, ask(60))
 
 
-async def test_an_own_limit_knows_the_calls_that_are_remembered_in_flight_in_doubt_and_waiting() -> None:
+async def test_request_limit_counts_all_remembered_calls() -> None:
     ledger = MemoryLedger([tenant(100)])
     await spend(ledger, ask(10))
     await ledger.dispatch(await reserved(ledger, ask(20, key="doubtful")))
@@ -290,7 +290,7 @@ async def test_an_own_limit_knows_the_calls_that_are_remembered_in_flight_in_dou
     assert (found.spent.nusd, found.in_doubt.nusd, found.held.nusd) == (30, 20, 50)
 
 
-async def test_who_waits_behind_itself_under_another_name_is_told() -> None:
+async def test_conflicting_duplicate_in_queue_is_rejected() -> None:
     ledger = MemoryLedger([tenant(10)])
     first = await reserved(ledger, ask(8))
     wanted = ask(5, key="twice")
@@ -318,7 +318,7 @@ async def told(answer: Awaitable[object]) -> object:
         return e
 
 
-async def test_who_is_cancelled_when_refused_had_nothing_to_give_back() -> None:
+async def test_cancelled_refused_waiter_holds_no_budget() -> None:
     ledger = MemoryLedger([tenant(10)])
     first = await reserved(ledger, ask(8))
     await ledger.dispatch(first)
@@ -333,7 +333,7 @@ async def test_who_is_cancelled_when_refused_had_nothing_to_give_back() -> None:
     assert (ledger.statistics().waiting, ledger.statistics().in_flight) == (0, 0)
 
 
-async def test_who_asks_again_after_settling_waits_for_nothing() -> None:
+async def test_settled_request_does_not_wait_again() -> None:
     ledger = MemoryLedger([tenant(10)])
     wanted = ask(5)
     await spend(ledger, wanted)
@@ -343,7 +343,7 @@ async def test_who_asks_again_after_settling_waits_for_nothing() -> None:
     )
 
 
-async def test_counters_of_those_who_wait_are_kept() -> None:
+async def test_counters_of_waiters_are_kept() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=10)], keep=HOUR)
     first = await reserved(ledger, ask(8))
 
@@ -357,7 +357,7 @@ async def test_counters_of_those_who_wait_are_kept() -> None:
     assert (await balance(ledger, ScopeKind.TRACE, "trace-1", Window.NONE)).held.nusd == 5
 
 
-async def test_a_backtest_without_windows_and_a_first_moment_long_ago() -> None:
+async def test_total_accepts_timestamps_from_year_1() -> None:
     ledger = MemoryLedger([tenant(10)])
 
     await spend(ledger, ask(1, at=AT.replace(year=1)))

@@ -19,7 +19,7 @@ HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 
 
-async def test_a_busy_trace_keeps_the_hours_that_can_still_be_asked_about() -> None:
+async def test_busy_trace_keeps_open_hours() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.TRACE, ANY, Window.HOUR, nusd=40)], keep=HOUR)
     await spend(ledger, ask(40, at=AT - 20 * MINUTE))  # 12:10
     for minutes in range(30, 90, 5):
@@ -28,7 +28,7 @@ async def test_a_busy_trace_keeps_the_hours_that_can_still_be_asked_about() -> N
     assert (await refused(ledger, ask(40, at=AT + 26 * MINUTE))).left == 0  # 12:56
 
 
-async def test_a_call_given_back_once_and_in_doubt_when_asked_again_is_forgotten_like_any_other() -> None:
+async def test_rereserved_in_doubt_call_is_forgotten() -> None:
     ledger = MemoryLedger(keep=HOUR)
     await spend(ledger, ask(1, at=AT + 30 * MINUTE))
     again = ask(7, key="again")
@@ -43,7 +43,7 @@ async def test_a_call_given_back_once_and_in_doubt_when_asked_again_is_forgotten
         await ledger.release(again.reservation_id)
 
 
-async def test_an_ask_in_vain_for_a_far_moment_keeps_nothing_that_came_after() -> None:
+async def test_refused_future_request_blocks_no_cleanup() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=10)], keep=HOUR)
     await spend(ledger, ask(1, trace="first"))
     await refused(ledger, ask(11, trace="first", at=AT + timedelta(days=3650)))
@@ -54,7 +54,7 @@ async def test_an_ask_in_vain_for_a_far_moment_keeps_nothing_that_came_after() -
     assert len(kept) < 60 + 2 * TenantLedger.tidy_after
 
 
-async def test_a_long_line_that_is_served_or_left_leaves_nothing_behind() -> None:
+async def test_drained_queue_leaves_no_stale_counters() -> None:
     ledger = MemoryLedger([tenant(10)])
     flying = await reserved(ledger, ask(10))
 
@@ -73,7 +73,7 @@ async def test_a_long_line_that_is_served_or_left_leaves_nothing_behind() -> Non
     assert len(ledger._ledger_of("acme").counters.to_deactivate) < TenantLedger.tidy_after
 
 
-async def test_who_waits_over_minutes_and_who_is_turned_away_keep_no_counter_that_counts_nothing() -> None:
+async def test_long_waits_keep_no_empty_counters() -> None:
     clock = SimClock(AT)
     windows = (
         Limit(ScopeKind.AGENT, ANY, Window.MINUTE, nusd=100),
@@ -108,7 +108,7 @@ async def turned_away(ledger: MemoryLedger, wanted: ReservationRequest) -> None:
         await ledger.wait_for_reservation(wanted)
 
 
-async def test_who_is_refused_while_willing_to_wait_leaves_no_counter() -> None:
+async def test_refused_waiters_leave_no_counters() -> None:
     ledger = MemoryLedger([tenant(10), Limit(ScopeKind.AGENT, ANY, Window.NONE, nusd=50)], counted=())
 
     for number in range(3 * TenantLedger.tidy_after):
@@ -118,7 +118,7 @@ async def test_who_is_refused_while_willing_to_wait_leaves_no_counter() -> None:
 
 
 @pytest.mark.parametrize("tidy_after", [1, 10**9], ids=["at rest", "in use"])
-async def test_a_late_ask_for_an_older_moment_shortens_no_ones_rest(
+async def test_older_request_does_not_shorten_retention(
     tidy_after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TenantLedger, "tidy_after", tidy_after)
@@ -132,7 +132,7 @@ async def test_a_late_ask_for_an_older_moment_shortens_no_ones_rest(
     assert (await refused(ledger, ask(4, at=AT + 110 * MINUTE))).left == 2
 
 
-async def test_a_named_limit_that_is_taken_back_goes_on_counting_those_it_named_and_nobody_else() -> None:
+async def test_removed_named_limit_counts_only_named() -> None:
     ledger = MemoryLedger(counted=())
     await ledger.apply_limits("acme", [Limit(ScopeKind.AGENT, "big", Window.NONE, nusd=50)], version=1)
     await spend(ledger, ask(10, agent="big"))
@@ -144,7 +144,7 @@ async def test_a_named_limit_that_is_taken_back_goes_on_counting_those_it_named_
     assert [(one.id, one.spent.nusd) for one in await ledger.balances("acme")] == [("big", 20)]
 
 
-async def test_a_limit_on_everyone_that_is_taken_back_goes_on_counting_those_it_knew() -> None:
+async def test_removed_wildcard_limit_counts_only_known() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.AGENT, ANY, Window.NONE, nusd=50)], counted=())
     await spend(ledger, ask(10, agent="known"))
     await ledger.apply_limits("acme", [], version=1)
@@ -155,7 +155,7 @@ async def test_a_limit_on_everyone_that_is_taken_back_goes_on_counting_those_it_
     assert [(one.id, one.spent.nusd) for one in await ledger.balances("acme")] == [("known", 20)]
 
 
-async def test_traces_at_rest_stay_so_when_limits_change_and_are_counted_on() -> None:
+async def test_limit_change_leaves_idle_traces_inactive() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=50)])
     for number in range(300):
         await spend(ledger, ask(10, trace=f"trace-{number}"))
@@ -169,7 +169,7 @@ async def test_traces_at_rest_stay_so_when_limits_change_and_are_counted_on() ->
     assert (await refused(ledger, ask(6, trace="trace-7"))).left == 5
 
 
-async def test_an_agent_that_only_asked_in_vain_is_counted_by_no_limit_that_was_taken_back() -> None:
+async def test_removed_limit_ignores_refused_agent() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.AGENT, ANY, Window.NONE, nusd=5)], counted=())
     await spend(ledger, ask(5))
     await refused(ledger, ask(10, agent="in-vain"))
@@ -180,7 +180,7 @@ async def test_an_agent_that_only_asked_in_vain_is_counted_by_no_limit_that_was_
     assert [one.id for one in await ledger.balances("acme")] == ["agent-1"]
 
 
-async def test_names_that_were_used_once_leave_nothing_when_their_day_is_over() -> None:
+async def test_single_use_names_expire_with_window() -> None:
     ledger = MemoryLedger([tenant(10**9)], keep=HOUR)
     for number in range(2000):
         agent, sender, trace = f"agent-{number}", f"principal-{number}", f"trace-{number}"

@@ -24,7 +24,7 @@ DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
 
 
-async def test_leases_run_by_the_ledgers_clock() -> None:
+async def test_leases_follow_the_ledger_clock() -> None:
     clock = SimClock(AT)
     ledger = MemoryLedger([tenant(100)], clock=clock, reserved_lease_s=60.0)
     waits = await reserved(ledger, ask(10))
@@ -48,7 +48,7 @@ async def test_leases_run_by_the_ledgers_clock() -> None:
     assert e.value.state is ReservationState.RELEASED
 
 
-async def test_what_expires_is_counted_as_what_it_becomes() -> None:
+async def test_expired_reservations_are_counted_by_state() -> None:
     ledger = MemoryLedger([tenant(100)], reserved_lease_s=0)
     await reserved(ledger, ask(10))
     await ledger.dispatch(await reserved(ledger, ask(20)), lease_s=0)
@@ -59,7 +59,7 @@ async def test_what_expires_is_counted_as_what_it_becomes() -> None:
     assert (found.released, found.in_doubt, found.in_flight, found.charged_nusd) == (1, 1, 0, 20)
 
 
-async def test_without_a_moment_the_window_is_that_of_the_ledgers_clock() -> None:
+async def test_missing_timestamp_uses_ledger_clock() -> None:
     ledger = MemoryLedger([tenant(100, window=Window.MINUTE)], clock=SimClock(AT))
 
     await spend(ledger, ask(60, at=None))
@@ -70,7 +70,7 @@ async def test_without_a_moment_the_window_is_that_of_the_ledgers_clock() -> Non
     ).window_id == "2026-01-02T12:30+0000"
 
 
-async def test_who_waits_for_the_present_gets_the_window_in_which_it_is_served() -> None:
+async def test_waiter_gets_window_of_serving_time() -> None:
     clock = SimClock(AT)
     ledger = MemoryLedger([tenant(100, window=Window.DAY)], clock=clock)
     await ledger.dispatch(await reserved(ledger, ask(80, at=None)), lease_s=1e6)
@@ -88,7 +88,7 @@ async def test_who_waits_for_the_present_gets_the_window_in_which_it_is_served()
     assert (await balance(ledger, ScopeKind.TENANT, "acme", Window.DAY, "2026-01-03")).held.nusd == 90
 
 
-async def test_the_line_says_since_when_somebody_waits() -> None:
+async def test_queue_reports_waiting_since() -> None:
     clock = SimClock(AT)
     ledger = MemoryLedger([tenant(100)], clock=clock)
     first = await reserved(ledger, ask(80))
@@ -107,7 +107,7 @@ async def test_the_line_says_since_when_somebody_waits() -> None:
     ]
 
 
-async def test_a_new_limit_on_every_kind_of_scope_knows_the_calls_before_it() -> None:
+async def test_new_limits_count_earlier_calls() -> None:
     ledger = MemoryLedger()
     first = ask(10, tokens=3, key="known", principal="desk-a")
     await spend(ledger, first)
@@ -123,7 +123,7 @@ async def test_a_new_limit_on_every_kind_of_scope_knows_the_calls_before_it() ->
     await refused(ledger, ask(key="known", attempt=2))
 
 
-async def test_a_limit_that_comes_back_finds_its_counter_as_it_was() -> None:
+async def test_reapplied_limit_finds_old_counter() -> None:
     ledger = MemoryLedger([tenant(100, window=Window.HOUR)])
     await spend(ledger, ask(60))
     await ledger.apply_limits("acme", [tenant(1000)], version=1)
@@ -135,7 +135,7 @@ async def test_a_limit_that_comes_back_finds_its_counter_as_it_was() -> None:
     assert (await balance(ledger, ScopeKind.TENANT, "acme", Window.NONE)).spent.nusd == 90
 
 
-async def test_a_new_limit_counts_a_released_call_and_a_forgotten_one_for_nothing() -> None:
+async def test_new_limit_skips_released_and_forgotten_calls() -> None:
     ledger = MemoryLedger(keep=HOUR)
     await spend(ledger, ask(60))
     await spend(ledger, ask(5, at=AT + 3 * HOUR))
@@ -146,7 +146,7 @@ async def test_a_new_limit_counts_a_released_call_and_a_forgotten_one_for_nothin
     assert (await of_tenant(ledger)).spent == Amount(5, 0)
 
 
-async def test_who_waits_stands_behind_the_new_counters_too() -> None:
+async def test_waiter_is_held_by_new_limit() -> None:
     ledger = MemoryLedger([tenant(100)])
     await reserved(ledger, ask(80))
 
@@ -160,7 +160,7 @@ async def test_who_waits_stands_behind_the_new_counters_too() -> None:
     assert (found.held.window, found.held.left) == (Window.DAY, 40)
 
 
-async def test_two_ledgers_are_told_apart_by_when_they_began() -> None:
+async def test_newer_ledger_fails_older_checkpoint() -> None:
     clock = SimClock(AT)
     older = MemoryLedger(clock=clock)
     await spend(older, ask(1))
@@ -176,7 +176,7 @@ async def test_two_ledgers_are_told_apart_by_when_they_began() -> None:
     assert "now it is at epoch 1, step 15" in str(e.value)
 
 
-async def test_what_is_booked_again_is_counted_however_long_ago_it_was() -> None:
+async def test_old_restored_charge_is_counted() -> None:
     ledger = MemoryLedger([tenant(100), tenant(100, window=Window.MONTH)], keep=HOUR)
     await spend(ledger, ask(1, tenant="other", at=AT + 20 * DAY))
     long_ago = ask(40)
@@ -187,7 +187,7 @@ async def test_what_is_booked_again_is_counted_however_long_ago_it_was() -> None
     assert (await balance(ledger, ScopeKind.TENANT, "acme", Window.MONTH)).spent.nusd == 40
 
 
-async def test_of_two_bookings_of_a_call_the_last_holds() -> None:
+async def test_last_restored_entry_wins() -> None:
     ledger = MemoryLedger([tenant(100)])
     wanted = ask(40)
 
@@ -214,9 +214,7 @@ async def test_of_two_bookings_of_a_call_the_last_holds() -> None:
         (LedgerEntry(ask(1), ReservationState.RESERVED, Amount(1, 0)), "Allowed: settled, in_doubt"),
     ],
 )
-async def test_what_cannot_be_booked_again_is_refused_and_nothing_is_forgotten(
-    booking: LedgerEntry, complaint: str
-) -> None:
+async def test_invalid_restore_entry_changes_no_balance(booking: LedgerEntry, complaint: str) -> None:
     ledger = MemoryLedger([tenant(100)])
     await spend(ledger, ask(30))
 
@@ -226,7 +224,7 @@ async def test_what_cannot_be_booked_again_is_refused_and_nothing_is_forgotten(
     assert (await of_tenant(ledger)).spent == Amount(30, 0)
 
 
-async def test_who_waits_is_served_when_what_held_it_is_gone() -> None:
+async def test_restore_serves_waiting_request() -> None:
     ledger = MemoryLedger([tenant(100)])
     flying = ask(80)
     await reserved(ledger, flying)
@@ -240,7 +238,7 @@ async def test_who_waits_is_served_when_what_held_it_is_gone() -> None:
     assert (await of_tenant(ledger)).held.nusd == 90
 
 
-async def test_who_is_cancelled_when_the_ledger_closes_just_goes() -> None:
+async def test_waiter_cancelled_at_rollback_leaves_queue() -> None:
     ledger = MemoryLedger([tenant(100)])
     await reserved(ledger, ask(80))
 
@@ -255,7 +253,7 @@ async def test_who_is_cancelled_when_the_ledger_closes_just_goes() -> None:
     assert await ledger.waiting("acme") == []
 
 
-async def test_a_step_of_a_tenant_never_heard_of_is_an_error_like_any_other() -> None:
+async def test_dispatch_of_unknown_tenant_fails() -> None:
     ledger = MemoryLedger()
 
     with pytest.raises(UnknownReservationError):
@@ -263,7 +261,7 @@ async def test_a_step_of_a_tenant_never_heard_of_is_an_error_like_any_other() ->
     assert await ledger.state_of("nobody:call:1") is None
 
 
-async def test_tenants_with_strange_names_are_told_apart() -> None:
+async def test_unusual_tenant_names_stay_distinct() -> None:
     ledger = MemoryLedger([tenant(100)])
     for name in ("a", "a:b", "a%3Ab"):
         await spend(ledger, ask(60, key="same", tenant=name))
@@ -274,7 +272,7 @@ async def test_tenants_with_strange_names_are_told_apart() -> None:
         assert (await refused(ledger, ask(50, tenant=name))).left == 40
 
 
-async def test_closing_is_harmless_twice() -> None:
+async def test_ledger_can_be_closed_twice() -> None:
     ledger = MemoryLedger()
 
     await ledger.aclose()
@@ -284,7 +282,7 @@ async def test_closing_is_harmless_twice() -> None:
     await reserved(ledger, ask(1))
 
 
-async def test_a_reservation_made_anew_after_its_lease_has_a_lease_of_its_own() -> None:
+async def test_renewed_reservation_gets_new_lease() -> None:
     clock = SimClock(AT)
     ledger = MemoryLedger([tenant(100)], clock=clock, reserved_lease_s=60.0)
     wanted = ask(60)

@@ -23,7 +23,7 @@ async def not_noted(case: Case, wanted: ReservationRequest) -> str:
     return id_
 
 
-async def test_a_retry_is_not_taken_back_by_what_was_owed_before() -> None:
+async def test_pending_release_does_not_cancel_retry() -> None:
     case = Case()
     wanted = ask(100)
     id_ = await not_noted(case, wanted)
@@ -38,7 +38,7 @@ async def test_a_retry_is_not_taken_back_by_what_was_owed_before() -> None:
     assert (found.spent.nusd, found.held.nusd) == (90, 0)
 
 
-async def test_retries_that_come_while_it_is_being_taken_back_are_reserved_after_that() -> None:
+async def test_retries_wait_for_release_in_progress() -> None:
     case = Case()
     wanted = ask(100)
     id_ = await not_noted(case, wanted)
@@ -57,7 +57,7 @@ async def test_retries_that_come_while_it_is_being_taken_back_are_reserved_after
     await case.ledger.dispatch(id_)
 
 
-async def test_a_retry_waits_until_what_is_owed_can_be_taken() -> None:
+async def test_retry_with_pending_release_needs_server() -> None:
     case = Case()
     await case.begun(agent="agent-1")
     wanted = ask(50)
@@ -70,7 +70,7 @@ async def test_a_retry_waits_until_what_is_owed_can_be_taken() -> None:
         await case.ledger.wait_for_reservation(wanted)
 
 
-async def test_duplicates_leave_nothing_behind() -> None:
+async def test_duplicates_leave_no_state() -> None:
     case = Case()
     other = case.process()
     for _ in range(20):
@@ -86,7 +86,7 @@ async def test_duplicates_leave_nothing_behind() -> None:
     assert await case.remembers() == 0
 
 
-async def test_what_others_have_sent_or_ended_is_not_remembered() -> None:
+async def test_calls_ended_elsewhere_are_forgotten() -> None:
     case = Case()
     other = case.process()
     sent, swept = ask(1), ask(1)
@@ -106,7 +106,7 @@ async def test_what_others_have_sent_or_ended_is_not_remembered() -> None:
     assert await case.remembers() == 0
 
 
-async def test_a_run_that_loses_the_race_to_send_does_not_make_the_other_be_forgotten() -> None:
+async def test_failed_second_dispatch_keeps_sent_call() -> None:
     case = Case()
     wanted = ask(60)
     id_ = await case.begun_with(wanted)
@@ -121,7 +121,7 @@ async def test_a_run_that_loses_the_race_to_send_does_not_make_the_other_be_forg
     assert (await of_tenant(case.server)).spent.nusd == 50
 
 
-async def test_a_call_that_another_process_has_reserved_is_sent_and_settled_here() -> None:
+async def test_call_reserved_elsewhere_can_be_settled() -> None:
     case = Case()
     id_ = await reserved(case.process(), ask(60))
 
@@ -131,7 +131,7 @@ async def test_a_call_that_another_process_has_reserved_is_sent_and_settled_here
     assert (await of_tenant(case.server)).spent.nusd == 50
 
 
-async def test_who_would_send_again_does_not_undo_what_is_to_be_charged() -> None:
+async def test_second_dispatch_keeps_pending_charge() -> None:
     case = Case()
     id_ = await case.begun()
     case.server.away = True
@@ -145,7 +145,7 @@ async def test_who_would_send_again_does_not_undo_what_is_to_be_charged() -> Non
     assert (await of_tenant(case.server)).spent.nusd == 50
 
 
-async def test_a_sweep_leaves_a_step_to_who_is_taking_it() -> None:
+async def test_sweep_skips_settlement_in_progress() -> None:
     case = Case()
     id_ = await case.begun()
     case.server.slow["settle"] = answered = asyncio.Event()
@@ -160,7 +160,7 @@ async def test_a_sweep_leaves_a_step_to_who_is_taking_it() -> None:
     assert (await of_tenant(case.server)).spent.nusd == 50
 
 
-async def test_a_duplicate_whose_answer_comes_late_does_not_make_the_sent_one_be_forgotten() -> None:
+async def test_late_duplicate_reply_keeps_sent_call() -> None:
     case = Case()
     wanted = ask(60)
     id_ = await reserved(case.ledger, wanted)

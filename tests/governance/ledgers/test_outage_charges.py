@@ -21,7 +21,7 @@ from tests.governance.ledgers.outages import Case
 PAID = Amount(70, 5)
 
 
-async def test_a_call_that_a_rebuilt_ledger_does_not_know_is_charged_all_the_same() -> None:
+async def test_call_unknown_after_rebuild_is_charged() -> None:
     case = Case()
     id_ = await case.begun()
     await case.rebuilt()
@@ -32,7 +32,7 @@ async def test_a_call_that_a_rebuilt_ledger_does_not_know_is_charged_all_the_sam
     assert (found.spent, found.held) == (PAID, Amount(0, 0, 0))
 
 
-async def test_a_call_in_doubt_that_a_rebuilt_ledger_does_not_know_is_charged_in_full() -> None:
+async def test_doubt_unknown_after_rebuild_is_charged() -> None:
     case = Case()
     id_ = await case.begun()
     await case.rebuilt()
@@ -42,7 +42,7 @@ async def test_a_call_in_doubt_that_a_rebuilt_ledger_does_not_know_is_charged_in
     assert (await of_tenant(case.server)).spent == Amount(60, 0, 1)
 
 
-async def test_it_is_charged_in_the_day_of_its_reservation() -> None:
+async def test_charge_counts_in_reservation_day() -> None:
     case = Case(tenant(1000, window=Window.DAY))
     id_ = await case.begun(at=None)
     await case.rebuilt()
@@ -54,7 +54,7 @@ async def test_it_is_charged_in_the_day_of_its_reservation() -> None:
     assert (day.window_id, day.spent) == (f"{AT:%Y-%m-%d}", PAID)
 
 
-async def test_it_is_charged_though_nothing_is_left() -> None:
+async def test_charge_is_posted_without_headroom() -> None:
     case = Case()
     id_ = await case.begun()
     await case.rebuilt([LedgerEntry(ask(2000, key="other"), ReservationState.SETTLED, Amount(2000, 0))])
@@ -64,7 +64,7 @@ async def test_it_is_charged_though_nothing_is_left() -> None:
     assert (await of_tenant(case.server)).spent == Amount(2070, 5, 2)
 
 
-async def test_it_is_charged_though_somebody_waits() -> None:
+async def test_charge_is_posted_past_waiters() -> None:
     case = Case(tenant(100))
     id_ = await case.begun(30)
     await case.rebuilt()
@@ -81,9 +81,7 @@ async def test_it_is_charged_though_somebody_waits() -> None:
 @pytest.mark.parametrize("ends", ["settle", "in_doubt"])
 @pytest.mark.parametrize("kind", ["fails", "loses"])
 @pytest.mark.parametrize("step", ["reserve", "dispatch", "settle"])
-async def test_it_is_charged_once_though_the_server_goes_again_meanwhile(
-    ends: str, kind: str, step: str
-) -> None:
+async def test_charged_once_when_server_fails_twice(ends: str, kind: str, step: str) -> None:
     case = Case()
     id_ = await case.begun()
     await case.rebuilt()
@@ -99,7 +97,7 @@ async def test_it_is_charged_once_though_the_server_goes_again_meanwhile(
     assert (found.spent, found.held.nusd) == (Amount(60, 0, 1), 0)
 
 
-async def test_a_call_that_another_run_has_begun_anew_is_charged_and_not_sent_again() -> None:
+async def test_rereserved_call_is_charged_not_dispatched() -> None:
     case = Case()
     wanted = ask(60)
     id_ = await case.begun_with(wanted)
@@ -113,7 +111,7 @@ async def test_a_call_that_another_run_has_begun_anew_is_charged_and_not_sent_ag
         await case.server.dispatch(id_)
 
 
-async def test_what_was_never_sent_is_not_charged() -> None:
+async def test_unsent_call_is_not_charged() -> None:
     case = Case()
     id_ = await reserved(case.ledger, ask(60))
 
@@ -124,7 +122,7 @@ async def test_what_was_never_sent_is_not_charged() -> None:
         await case.ledger.settle(id_, PAID)
 
 
-async def test_what_nobody_knows_any_more_is_said_when_it_cannot_be_booked() -> None:
+async def test_unpostable_charge_is_logged_once() -> None:
     case = Case()
     case.server.away = True
     await case.ledger.settle("acme:nobody:1", PAID)
@@ -137,7 +135,7 @@ async def test_what_nobody_knows_any_more_is_said_when_it_cannot_be_booked() -> 
     assert [(line["event"], line["nusd"]) for line in logs] == [("charge_not_posted", 70)]
 
 
-async def test_a_ledger_that_has_no_room_for_a_charge_is_asked_again() -> None:
+async def test_full_ledger_charge_is_retried() -> None:
     case = Case()
     id_ = await case.begun()
     await case.rebuilt()
@@ -151,7 +149,7 @@ async def test_a_ledger_that_has_no_room_for_a_charge_is_asked_again() -> None:
     assert (await of_tenant(case.server)).spent == PAID
 
 
-async def test_a_ledger_that_has_gone_back_keeps_nobody_elses_charges_waiting() -> None:
+async def test_rolled_back_tenant_spares_other_charges() -> None:
     case = Case()
     lost, other = await case.begun(), await case.begun(tenant="other")
     case.server.away = True
@@ -169,7 +167,7 @@ async def test_a_ledger_that_has_gone_back_keeps_nobody_elses_charges_waiting() 
     assert (await of_tenant(case.server)).spent == PAID
 
 
-async def test_an_answer_that_comes_after_a_doubt_that_is_owed_is_what_is_booked() -> None:
+async def test_late_answer_replaces_pending_doubt() -> None:
     case = Case()
     id_ = await case.begun()
     case.server.away = True
@@ -185,7 +183,7 @@ async def test_an_answer_that_comes_after_a_doubt_that_is_owed_is_what_is_booked
     assert (found.spent.nusd, found.in_doubt.nusd) == (5, 0)
 
 
-async def test_an_answer_that_comes_while_the_doubt_is_being_booked_is_what_is_booked() -> None:
+async def test_answer_replaces_doubt_being_posted() -> None:
     case = Case()
     id_ = await case.begun()
     case.server.away = True
@@ -204,7 +202,7 @@ async def test_an_answer_that_comes_while_the_doubt_is_being_booked_is_what_is_b
     assert await case.owes() == 0
 
 
-async def test_who_is_cancelled_while_it_charges_has_charged() -> None:
+async def test_cancelled_settlement_is_still_charged() -> None:
     case = Case()
     id_ = await case.begun()
     case.server.slow["settle"] = asyncio.Event()
@@ -219,7 +217,7 @@ async def test_who_is_cancelled_while_it_charges_has_charged() -> None:
     assert (await of_tenant(case.server)).spent == PAID
 
 
-async def test_what_was_sent_is_not_given_back_because_its_charge_is_owed() -> None:
+async def test_pending_charge_prevents_release() -> None:
     case = Case()
     id_ = await case.begun()
     case.server.away = True

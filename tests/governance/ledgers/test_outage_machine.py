@@ -117,7 +117,7 @@ class Desk:
 @pytest.mark.parametrize("keys", [0, 40], ids=["calls of their own", "deliveries of the same"])
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=40, deadline=None)
-def test_what_was_paid_is_charged_and_no_ceiling_is_passed(keys: int, seed: int) -> None:
+def test_paid_calls_are_charged_within_ceiling(keys: int, seed: int) -> None:
     async def play() -> None:
         desk = Desk(Chance(seed), keys=keys)
         await desk.go(100)

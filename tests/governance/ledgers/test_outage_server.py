@@ -18,7 +18,7 @@ from tests.governance.asking import ask, of_tenant, reserved, tenant
 from tests.governance.ledgers.outages import Case
 
 
-async def test_what_waits_for_headroom_waits_at_the_server() -> None:
+async def test_waiters_are_queued_on_the_server() -> None:
     case = Case(tenant(60))
     first = await reserved(case.ledger, ask(60))
 
@@ -30,7 +30,7 @@ async def test_what_waits_for_headroom_waits_at_the_server() -> None:
     assert isinstance(waits.result(), Reservation)
 
 
-async def test_what_the_server_knows_is_told_as_it_is() -> None:
+async def test_server_state_is_returned_unchanged() -> None:
     case = Case()
     id_ = await case.begun()
 
@@ -40,7 +40,7 @@ async def test_what_the_server_knows_is_told_as_it_is() -> None:
     assert case.ledger.statistics() == case.server.statistics()
 
 
-async def test_a_ledger_that_is_told_a_log_again_is_told_at_the_server() -> None:
+async def test_restore_is_forwarded_to_the_server() -> None:
     case = Case()
     booked = LedgerEntry(ask(60), ReservationState.SETTLED, Amount(50, 0))
 
@@ -50,7 +50,7 @@ async def test_a_ledger_that_is_told_a_log_again_is_told_at_the_server() -> None
     assert (await of_tenant(case.server)).spent.nusd == 50
 
 
-async def test_who_is_refused_by_the_server_holds_nothing() -> None:
+async def test_declined_reservation_holds_no_budget() -> None:
     case = Case(tenant(50))
 
     assert isinstance(await case.ledger.reserve(ask(60)), Declined)
@@ -58,7 +58,7 @@ async def test_who_is_refused_by_the_server_holds_nothing() -> None:
     assert case.server.statistics().in_flight == 0
 
 
-async def test_two_who_book_what_is_owed_at_once_book_it_once() -> None:
+async def test_concurrent_sweeps_post_charge_once() -> None:
     case = Case()
     id_ = await case.begun()
     case.server.away = True
@@ -72,7 +72,7 @@ async def test_two_who_book_what_is_owed_at_once_book_it_once() -> None:
     assert (await of_tenant(case.server)).spent == Amount(40, 0)
 
 
-async def test_a_ledger_that_is_shut_lets_nothing_begin_and_what_has_begun_end() -> None:
+async def test_fenced_ledger_settles_but_never_reserves() -> None:
     case = Case()
     id_ = await case.begun()
 
@@ -85,7 +85,7 @@ async def test_a_ledger_that_is_shut_lets_nothing_begin_and_what_has_begun_end()
     assert (await of_tenant(case.server)).spent == Amount(45, 0)
 
 
-async def test_limits_and_checkpoints_are_those_of_the_server() -> None:
+async def test_limits_and_checkpoints_are_forwarded() -> None:
     case = Case()
 
     await case.ledger.apply_limits("acme", [tenant(10)], version=1)
@@ -96,7 +96,7 @@ async def test_limits_and_checkpoints_are_those_of_the_server() -> None:
         await case.server.reserve(ask(1))
 
 
-async def test_a_process_that_ends_books_what_is_pending() -> None:
+async def test_closing_posts_pending_charges() -> None:
     case = Case()
     id_ = await case.begun()
     case.server.away = True
@@ -108,7 +108,7 @@ async def test_a_process_that_ends_books_what_is_pending() -> None:
     assert (await of_tenant(case.server)).spent == Amount(40, 0)
 
 
-async def test_a_process_ends_while_the_server_is_away() -> None:
+async def test_closing_works_while_server_is_away() -> None:
     case = Case()
     case.server.away = True
 

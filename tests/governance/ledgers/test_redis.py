@@ -74,7 +74,7 @@ async def test_processes_share_counters_and_calls(opens: Opening) -> None:
     assert (await of_tenant(other)).spent == Amount(45, 0, 1)
 
 
-async def test_processes_share_one_line(opens: Opening) -> None:
+async def test_processes_share_a_queue(opens: Opening) -> None:
     one, other = await opens([tenant(100)]), await opens([tenant(100)])
     first = await reserved(one, ask(100))
     order: list[str] = []
@@ -95,7 +95,7 @@ async def test_processes_share_one_line(opens: Opening) -> None:
     assert order == ["urgent", "first", "second", "third"]
 
 
-async def test_who_waits_is_called_and_need_not_look(opens: Opening) -> None:
+async def test_waiter_is_notified_without_polling(opens: Opening) -> None:
     one, other = await opens([tenant(100)]), await opens([tenant(100)], look_s=3600)
     first = await reserved(one, ask(100))
 
@@ -107,7 +107,7 @@ async def test_who_waits_is_called_and_need_not_look(opens: Opening) -> None:
     assert all(isinstance(done.result(), Reservation) for done in waits)
 
 
-async def test_no_call_is_lost_however_many_wait(opens: Opening) -> None:
+async def test_concurrent_waiters_lose_no_calls(opens: Opening) -> None:
     limits = [
         tenant(300),
         Limit(ScopeKind.AGENT, ANY, Window.NONE, tokens=120),
@@ -137,7 +137,7 @@ async def test_no_call_is_lost_however_many_wait(opens: Opening) -> None:
     assert await processes[0].waiting("acme") == []
 
 
-async def test_who_waited_in_a_process_that_was_killed_is_passed_by(opens: Opening) -> None:
+async def test_waiter_of_killed_process_is_skipped(opens: Opening) -> None:
     one, other = await opens([tenant(100)], look_s=0.001), await opens([tenant(100)])
     first = await reserved(other, ask(100))
     await one.look(ask(60, key="dead"), RedisQueuedRequest("nobody hears"))
@@ -158,7 +158,7 @@ async def test_who_waited_in_a_process_that_was_killed_is_passed_by(opens: Openi
     assert await other._server._redis.exists(*queue) == 0
 
 
-async def test_what_a_process_ended_and_did_not_record_another_one_returns(opens: Opening) -> None:
+async def test_unacknowledged_expiry_reaches_other_process(opens: Opening) -> None:
     one, other = [await opens([tenant(100)], reserved_lease_s=lease_s) for lease_s in (0, 60)]
     unsent, silent = await reserved(one, ask(10)), await reserved(one, ask(20))
     await one.dispatch(silent, lease_s=0)
@@ -176,7 +176,7 @@ async def test_what_a_process_ended_and_did_not_record_another_one_returns(opens
     assert await one._server._redis.exists(one._tenants.of("acme").keys.shared[9]) == 0
 
 
-async def test_a_limit_that_another_process_changes_holds_from_the_next_ask_on(opens: Opening) -> None:
+async def test_changed_limit_binds_other_processes(opens: Opening) -> None:
     one, other = await opens([tenant(100)]), await opens([tenant(100)])
     await spend(one, ask(60))
 
@@ -187,7 +187,7 @@ async def test_a_limit_that_another_process_changes_holds_from_the_next_ask_on(o
     assert isinstance(await one.reserve(ask(100, tenant="not adopted for")), Reservation)
 
 
-async def test_who_waits_in_another_process_sees_a_higher_limit(opens: Opening) -> None:
+async def test_raised_limit_serves_remote_waiter(opens: Opening) -> None:
     one, other = await opens([tenant(100)]), await opens([tenant(100)], look_s=3600)
     await reserved(one, ask(80))
 
@@ -199,7 +199,7 @@ async def test_who_waits_in_another_process_sees_a_higher_limit(opens: Opening) 
     assert isinstance(waits.result(), Reservation)
 
 
-async def test_what_an_ask_limits_itself_in_is_counted_by_all_from_then_on(opens: Opening) -> None:
+async def test_request_limit_is_counted_across_processes(opens: Opening) -> None:
     one, other = await opens(), await opens()
     own = (Limit(ScopeKind.AGENT, ANY, Window.HOUR, calls=2),)
     await spend(one, ask())
@@ -211,7 +211,7 @@ async def test_what_an_ask_limits_itself_in_is_counted_by_all_from_then_on(opens
     assert (await balance(other, ScopeKind.AGENT, "agent-1", Window.HOUR)).spent.calls == 2
 
 
-async def test_the_minute_is_the_servers_whatever_the_local_clock_does(opens: Opening) -> None:
+async def test_window_follows_the_server_clock(opens: Opening) -> None:
     steady, jumping = await opens([tenant(100, window=Window.MINUTE)]), await opens(clock=Jumping())
     before = await _server_minute(steady)
     await spend(steady, ask(1, at=None))
@@ -232,7 +232,7 @@ async def _server_minute(ledger: RedisLedger) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M}+0000"
 
 
-async def test_ids_may_hold_anything(opens: Opening) -> None:
+async def test_ids_accept_any_characters(opens: Opening) -> None:
     ledger = await opens([Limit(ScopeKind.AGENT, ANY, Window.NONE, nusd=100)])
     for name in ("a/b", "a\nb", "a%0Ab", "{x}", "ü:日本", " ", "a\x00b"):
         wanted = ask(60, key=f"key {name}", agent=name, tenant=f"tenant {name}", workflow=name, trace=name)
@@ -243,7 +243,7 @@ async def test_ids_may_hold_anything(opens: Opening) -> None:
         assert [one.spent.nusd for one in found] == [60]
 
 
-async def test_an_ask_without_scopes_is_remembered_all_the_same(opens: Opening) -> None:
+async def test_request_without_scopes_is_remembered(opens: Opening) -> None:
     ledger = await opens()
     bare = ask(5)
     wanted = type(bare)("bare", 1, {}, Amount(5, 0))
@@ -256,7 +256,7 @@ async def test_an_ask_without_scopes_is_remembered_all_the_same(opens: Opening) 
     assert await ledger.balances("") == []
 
 
-async def test_sums_are_exact_up_to_the_largest(opens: Opening) -> None:
+async def test_sums_are_exact_up_to_maximum(opens: Opening) -> None:
     ledger = await opens()
     await spend(ledger, ask(LARGEST - 1))
 
@@ -293,7 +293,7 @@ async def test_ten_thousand_scopes_do_not_drift(opens: Opening) -> None:
         assert sum(one.held.nusd for one in of_kind) == left
 
 
-async def test_counters_are_forgotten_after_their_window_and_their_last_use(opens: Opening) -> None:
+async def test_idle_counters_are_dropped_after_window(opens: Opening) -> None:
     ledger = await opens([tenant(100, window=Window.DAY)], keep=MOMENTS, call_keep=MOMENTS)
     for number in range(40):
         await spend(ledger, ask(1, agent=f"agent-{number}", workflow=f"workflow-{number}"))
@@ -315,7 +315,7 @@ async def test_counters_are_forgotten_after_their_window_and_their_last_use(open
     assert (await of_tenant(ledger)).spent == Amount(60, 0, 41)
 
 
-async def test_who_is_cancelled_at_any_moment_holds_nothing(opens: Opening) -> None:
+async def test_cancelled_waiter_holds_no_budget(opens: Opening) -> None:
     ledger = await opens([tenant(100)])
     await reserved(ledger, ask(80))
 
@@ -335,7 +335,7 @@ async def test_who_is_cancelled_at_any_moment_holds_nothing(opens: Opening) -> N
     assert (await ledger.waiting("acme"), ledger.statistics().waiting) == ([], 0)
 
 
-async def test_who_is_cancelled_in_mid_step_can_ask_again(opens: Opening) -> None:
+async def test_cancelled_reserve_can_be_repeated(opens: Opening) -> None:
     ledger = await opens([tenant(100)])
     wanted = ask(80)
 
@@ -365,7 +365,7 @@ class Pestered(RedisSteps):
         return await super().run(tenant, script, *args, calls=calls)
 
 
-async def test_limits_that_change_faster_than_one_can_ask_are_an_outage(opens: Opening) -> None:
+async def test_rapidly_changing_limits_are_an_outage(opens: Opening) -> None:
     ledger = await opens()
     ledger._steps.__class__ = Pestered
 

@@ -50,7 +50,7 @@ async def sizes(ledger: RedisLedger) -> dict[str, int]:
     return found | {key.rpartition(":")[2]: await redis.zcard(key) for key in (ends, leases, index)}
 
 
-async def test_names_that_were_used_once_leave_nothing_behind(opens: Opening) -> None:
+async def test_single_use_names_are_dropped(opens: Opening) -> None:
     ledger = await opens([tenant(10**9)], keep=MOMENTS, call_keep=MOMENTS)
     await use_once(ledger)
 
@@ -63,7 +63,7 @@ async def test_names_that_were_used_once_leave_nothing_behind(opens: Opening) ->
     assert (await of_tenant(ledger)).spent.nusd == NAMES
 
 
-async def test_each_name_has_a_moment_at_which_it_is_dropped_and_each_call_expires(opens: Opening) -> None:
+async def test_totals_and_calls_get_expiry_times(opens: Opening) -> None:
     call_keep = timedelta(days=8)
     ledger = await opens([tenant(10**9)], keep=DAYS, call_keep=call_keep)
     await use_once(ledger, 20)
@@ -82,7 +82,7 @@ async def test_each_name_has_a_moment_at_which_it_is_dropped_and_each_call_expir
 
 
 @pytest.mark.parametrize("limit", [TOTAL_OF_EACH, TOTAL_OF_ONE])
-async def test_a_total_with_a_ceiling_is_never_dropped(opens: Opening, limit: Limit) -> None:
+async def test_limited_total_is_never_dropped(opens: Opening, limit: Limit) -> None:
     ledger = await opens([tenant(10**9), limit], keep=MOMENTS, call_keep=MOMENTS)
     await use_once(ledger, 40)
     await spend(ledger, ask(99, agent="agent-7"))
@@ -96,7 +96,7 @@ async def test_a_total_with_a_ceiling_is_never_dropped(opens: Opening, limit: Li
     assert len(kept) == (40 if limit is TOTAL_OF_EACH else 1)
 
 
-async def test_a_total_that_was_limited_after_its_last_use_is_not_dropped(opens: Opening) -> None:
+async def test_total_limited_later_is_not_dropped(opens: Opening) -> None:
     ledger, other = await opens([], keep=MOMENTS, call_keep=MOMENTS), await opens([])
     await spend(ledger, ask(100, agent="agent-7"))
     await spend(ledger, ask(100, agent="rests"))
@@ -110,7 +110,7 @@ async def test_a_total_that_was_limited_after_its_last_use_is_not_dropped(opens:
     assert select(await ledger.balances("acme"), ScopeKind.AGENT, "rests", Window.NONE) == []
 
 
-async def test_a_total_that_a_request_limits_itself_is_not_dropped(opens: Opening) -> None:
+async def test_total_limited_by_request_is_kept(opens: Opening) -> None:
     ledger = await opens([], keep=DAYS, call_keep=MOMENTS)
     await spend(ledger, ask(60, agent="agent-7"))
     await spend(ledger, ask(40, agent="agent-7", limits=(TOTAL_OF_EACH,)))
@@ -123,7 +123,7 @@ async def test_a_total_that_a_request_limits_itself_is_not_dropped(opens: Openin
     assert (await refused(ledger, ask(1, at=None, agent="agent-7", limits=(TOTAL_OF_EACH,)))).left == 0
 
 
-async def test_a_name_in_flight_is_kept_until_its_call_has_ended(opens: Opening) -> None:
+async def test_name_in_flight_is_kept(opens: Opening) -> None:
     ledger = await opens([], keep=MOMENTS, call_keep=MOMENTS)
     flying = await reserved(ledger, ask(100, agent="flies"))
     for _ in range(20):
@@ -133,7 +133,7 @@ async def test_a_name_in_flight_is_kept_until_its_call_has_ended(opens: Opening)
     await ledger.release(flying)
 
 
-async def test_a_rebuild_counts_from_the_logs_what_was_dropped(opens: Opening) -> None:
+async def test_rebuild_counts_dropped_totals(opens: Opening) -> None:
     ledger = await opens([tenant(10**9)], keep=MOMENTS, call_keep=MOMENTS)
     wanted = ask(100, agent="agent-7")
     await spend(ledger, wanted)

@@ -35,7 +35,7 @@ def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_codec, "within_time", lambda: asyncio.timeout(0.05))
 
 
-async def test_limits_older_than_those_read_reserve_nothing(redis_url: str) -> None:
+async def test_outdated_server_limits_prevent_reservation(redis_url: str) -> None:
     name = namespace()
     async with ledgers(redis_url, name) as opens, Redis.from_url(redis_url, driver_info=None) as server:
         worker = await opens()
@@ -52,7 +52,7 @@ async def test_limits_older_than_those_read_reserve_nothing(redis_url: str) -> N
         assert isinstance(await worker.reserve(ask(60, key="c")), Declined)
 
 
-async def test_rebuild_by_another_process_is_followed_before_anything_is_reserved(redis_url: str) -> None:
+async def test_rebuild_elsewhere_requires_rereading_limits(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         worker, operator = await opens(), await opens()
         await follow(worker, HIGH, version=5)
@@ -66,7 +66,7 @@ async def test_rebuild_by_another_process_is_followed_before_anything_is_reserve
         assert isinstance(await worker.reserve(ask(60, key="c")), Declined)
 
 
-async def test_request_waits_until_the_limits_are_read_again(
+async def test_request_waits_for_limits_after_rebuild(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ledgers(redis_url, namespace()) as opens:
@@ -85,7 +85,7 @@ async def test_request_waits_until_the_limits_are_read_again(
         assert isinstance(asked.result(), Reservation)
 
 
-async def test_confirmation_from_before_a_rebuild_does_not_count(redis_url: str) -> None:
+async def test_confirmation_before_rebuild_is_ignored(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         worker, operator = await opens(), await opens()
         await follow(worker, LOW, version=5)
@@ -102,7 +102,7 @@ async def test_confirmation_from_before_a_rebuild_does_not_count(redis_url: str)
             await worker.reserve(ask(10, key="c"))
 
 
-async def test_limits_of_a_revision_that_came_again_are_read(redis_url: str) -> None:
+async def test_reused_revision_number_rereads_limits(redis_url: str) -> None:
     """Set back to an older revision and changed there, a server has the number that a process knows, with other limits."""
     name = namespace()
     async with ledgers(redis_url, name) as opens, Redis.from_url(redis_url, driver_info=None) as server:

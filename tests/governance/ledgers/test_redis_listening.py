@@ -90,7 +90,7 @@ async def listening(ledger: RedisLedger, how_many: int) -> None:
 
 
 @pytest.mark.parametrize("is_heard", [True, False], ids=["heard", "missed"])
-async def test_who_waits_is_called_after_a_connection_that_never_answered(*, is_heard: bool) -> None:
+async def test_waiter_is_notified_after_silent_connection(*, is_heard: bool) -> None:
     name = namespace()
     with own_server(servers()[-1]) as server:
         async with (

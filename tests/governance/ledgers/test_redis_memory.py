@@ -46,7 +46,7 @@ async def set_back(ledger: RedisLedger, to: dict[bytes, bytes]) -> None:
         await server.restore(key, 0, value)
 
 
-async def test_who_only_looks_leaves_nothing_on_the_server_nor_in_the_process(opens: Opening) -> None:
+async def test_reads_and_refusals_leave_no_keys(opens: Opening) -> None:
     ledger = await opens([tenant(10)])
 
     for name in ("stranger", "another"):
@@ -64,7 +64,7 @@ async def test_who_only_looks_leaves_nothing_on_the_server_nor_in_the_process(op
     assert (ledger._tenants.begun(), len(ledger._tenants._others)) == ((), 0)
 
 
-async def test_who_knew_more_of_an_empty_server_closes_it_by_a_look(opens: Opening) -> None:
+async def test_checkpoint_read_closes_emptied_ledger(opens: Opening) -> None:
     ledger, newcomer = await opens([tenant(10)]), await opens([tenant(10)])
     await spend(ledger, ask(1))
     await set_back(ledger, {})
@@ -78,7 +78,7 @@ async def test_who_knew_more_of_an_empty_server_closes_it_by_a_look(opens: Openi
         await ledger.reserve(ask(1))
 
 
-async def test_a_ledger_set_back_is_noticed_though_others_have_gone_on_since(opens: Opening) -> None:
+async def test_rollback_is_detected_after_new_steps(opens: Opening) -> None:
     ledger, newcomer = await opens([tenant(1000)]), await opens([tenant(1000)])
     await spend(ledger, ask(10))
     older = await copied(ledger)
@@ -94,7 +94,7 @@ async def test_a_ledger_set_back_is_noticed_though_others_have_gone_on_since(ope
         await newcomer.reserve(ask(1))
 
 
-async def test_who_took_no_step_since_then_does_not_mind(opens: Opening) -> None:
+async def test_processes_continue_after_healthy_rebuild(opens: Opening) -> None:
     ledger, other = await opens([tenant(1000)]), await opens([tenant(1000)])
     await spend(ledger, ask(10))
     for _ in range(5):
@@ -105,7 +105,7 @@ async def test_who_took_no_step_since_then_does_not_mind(opens: Opening) -> None
     await spend(ledger, ask(10))
 
 
-async def test_of_very_many_processes_only_the_latest_are_remembered(opens: Opening) -> None:
+async def test_only_latest_processes_are_remembered(opens: Opening) -> None:
     ledger, newcomer = await opens([tenant(1000)]), await opens([tenant(1000)])
     await spend(ledger, ask(10))
     older = await copied(ledger)
@@ -126,7 +126,7 @@ async def test_of_very_many_processes_only_the_latest_are_remembered(opens: Open
         await ledger.reserve(ask(1))
 
 
-async def test_what_was_in_flight_in_a_lost_ledger_is_gone_from_the_server(opens: Opening) -> None:
+async def test_rebuild_deletes_lost_in_flight_calls(opens: Opening) -> None:
     ledger = await opens([tenant(100)])
     flying = await reserved(ledger, ask(10))
     await ledger.require_at_least("acme", LedgerCheckpoint(5, "lost", 1))
@@ -137,7 +137,7 @@ async def test_what_was_in_flight_in_a_lost_ledger_is_gone_from_the_server(opens
     assert ledger.statistics().in_flight == 0
 
 
-async def test_a_rebuild_of_a_healthy_ledger_keeps_who_waits_and_what_is_limited(opens: Opening) -> None:
+async def test_healthy_rebuild_keeps_reservations_and_limits(opens: Opening) -> None:
     ledger = await opens([Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=100)])
     flying = await reserved(ledger, ask(80, agent="flies"))
     await spend(ledger, ask(80, agent="done"))
@@ -154,7 +154,7 @@ async def test_a_rebuild_of_a_healthy_ledger_keeps_who_waits_and_what_is_limited
     assert (found.held, found.spent, found.in_doubt) == (Amount(0, 0, 0), Amount(7, 0), Amount(0, 0, 0))
 
 
-async def test_another_rebuild_that_began_meanwhile_stays_closed(opens: Opening) -> None:
+async def test_overlapping_rebuild_keeps_ledger_closed(opens: Opening) -> None:
     ledger, other = await opens([tenant(100)]), await opens([tenant(100)])
     await spend(ledger, ask(10))
     begun = asyncio.Event()
@@ -180,7 +180,7 @@ async def test_another_rebuild_that_began_meanwhile_stays_closed(opens: Opening)
         await ledger.reserve(ask(1))
 
 
-async def test_a_look_at_what_can_run_out_reads_no_trace_and_many_agents_in_pieces(opens: Opening) -> None:
+async def test_limited_balances_omit_traces(opens: Opening) -> None:
     limits = [tenant(10**9), Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=100)]
     ledger = await opens(limits)
 
@@ -211,7 +211,7 @@ class Rehashing(ScriptServer):
             yield page
 
 
-async def test_a_counter_that_the_server_gives_twice_is_shown_once(opens: Opening) -> None:
+async def test_duplicate_server_field_is_shown_once(opens: Opening) -> None:
     ledger = await opens([tenant(100)])
     await spend(ledger, ask(10))
     once = await ledger.balances("acme")
@@ -220,7 +220,7 @@ async def test_a_counter_that_the_server_gives_twice_is_shown_once(opens: Openin
     assert await ledger.balances("acme") == once
 
 
-async def test_a_counter_that_is_forgotten_is_looked_for_no_more(opens: Opening) -> None:
+async def test_forgotten_counter_leaves_the_index(opens: Opening) -> None:
     limits = [Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=100)]
     ledger = await opens(limits, keep=MOMENTS, call_keep=MOMENTS, counted=())
     await spend(ledger, ask(1, agent="rests"))

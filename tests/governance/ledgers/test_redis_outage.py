@@ -65,7 +65,7 @@ async def at_once(steps: Iterable[Callable[[], Awaitable[object]]]) -> list[obje
     return [task.result() for task in tasks]
 
 
-async def test_a_kill_between_any_two_steps_forgets_nothing(own_redis: RealServer) -> None:
+async def test_kill_between_steps_loses_no_data(own_redis: RealServer) -> None:
     async with ledgers(own_redis.url, namespace()) as opens:
         ledger = await opens([tenant(100)])
         for step in STEPS.values():
@@ -79,7 +79,7 @@ async def test_a_kill_between_any_two_steps_forgets_nothing(own_redis: RealServe
         assert (await of_tenant(ledger)).held == Amount(0, 0, 0)
 
 
-async def test_a_step_that_finds_the_server_dead_can_be_taken_again(own_redis: RealServer) -> None:
+async def test_failed_step_can_be_repeated(own_redis: RealServer) -> None:
     async with ledgers(own_redis.url, namespace()) as opens:
         ledger = await opens([tenant(100)])
         for step in STEPS.values():
@@ -92,7 +92,7 @@ async def test_a_step_that_finds_the_server_dead_can_be_taken_again(own_redis: R
         assert (await of_tenant(ledger)).spent == Amount(45, 3, 1)
 
 
-async def test_a_step_whose_answer_was_lost_is_taken_once(own_redis: RealServer) -> None:
+async def test_step_with_lost_answer_runs_once(own_redis: RealServer) -> None:
     async with ledgers(own_redis.url, namespace()) as opens:
         process, other = await opens([tenant(100)]), await opens([tenant(100)])
         for name, step in STEPS.items():
@@ -106,7 +106,7 @@ async def test_a_step_whose_answer_was_lost_is_taken_once(own_redis: RealServer)
         assert (other.statistics().reserved, other.statistics().charged_nusd) == (0, 0)
 
 
-async def test_an_answer_that_comes_too_late_is_nobody_elses(own_redis: RealServer) -> None:
+async def test_late_answers_reach_no_other_caller(own_redis: RealServer) -> None:
     async with ledgers(own_redis.url, namespace()) as opens:
         ledger = await opens([tenant(10**6)])
         asks = [ask(number, key=f"call-{number}") for number in range(1, 101)]
@@ -142,7 +142,7 @@ async def refused_at(ledger: RedisLedger, count: int) -> list[float]:
     return [task.result() for task in tasks]
 
 
-async def test_of_a_silent_server_all_are_told_at_once(own_redis: RealServer) -> None:
+async def test_silent_server_fails_all_callers_together(own_redis: RealServer) -> None:
     async with ledgers(own_redis.url, namespace()) as opens:
         ledger = await opens()
         await reserved(ledger, ask(1))
@@ -154,7 +154,7 @@ async def test_of_a_silent_server_all_are_told_at_once(own_redis: RealServer) ->
         assert max(times) - min(times) < ANSWER_S / 2
 
 
-async def test_a_process_that_stands_still_while_it_sends_waits_no_longer_for_a_silent_server(
+async def test_blocked_loop_does_not_extend_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write = asyncio.StreamWriter.writelines
@@ -178,7 +178,7 @@ async def test_a_process_that_stands_still_while_it_sends_waits_no_longer_for_a_
                 monkeypatch.undo()
 
 
-async def test_who_closes_in_a_hurry_leaves_nobody_without_an_answer(own_redis: RealServer) -> None:
+async def test_interrupted_close_answers_pending_callers(own_redis: RealServer) -> None:
     async with ledgers(own_redis.url, namespace()) as opens:
         ledger = await opens()
         await reserved(ledger, ask(1))
@@ -194,7 +194,7 @@ async def test_who_closes_in_a_hurry_leaves_nobody_without_an_answer(own_redis: 
         assert max(asked.result()) - min(asked.result()) < ANSWER_S / 2
 
 
-async def test_an_error_that_comes_after_its_caller_was_cancelled_is_not_reported_as_forgotten(
+async def test_error_after_cancellation_is_not_reported(
     own_redis: RealServer,
 ) -> None:
     reported: list[object] = []
@@ -215,7 +215,7 @@ async def test_an_error_that_comes_after_its_caller_was_cancelled_is_not_reporte
     assert reported == []
 
 
-async def test_after_a_restart_one_step_at_most_finds_a_dead_connection(own_redis: RealServer) -> None:
+async def test_restart_breaks_at_most_first_step(own_redis: RealServer) -> None:
     async with ledgers(own_redis.url, namespace()) as opens:
         ledger = await opens()
         async with asyncio.TaskGroup() as group:
@@ -230,7 +230,7 @@ async def test_after_a_restart_one_step_at_most_finds_a_dead_connection(own_redi
             await reserved(ledger, ask(1))
 
 
-async def test_calls_go_on_exactly_through_restarts(own_redis: RealServer) -> None:
+async def test_charges_stay_exact_through_restarts(own_redis: RealServer) -> None:
     async with ledgers(own_redis.url, namespace()) as opens:
         ledger = await opens([tenant(10_000)])
         numbers = iter(range(300))
@@ -254,7 +254,7 @@ async def test_calls_go_on_exactly_through_restarts(own_redis: RealServer) -> No
         assert found.held == Amount(0, 0, 0)
 
 
-async def test_who_waits_is_served_after_a_restart(own_redis: RealServer) -> None:
+async def test_waiter_is_served_after_a_restart(own_redis: RealServer) -> None:
     async with ledgers(own_redis.url, namespace()) as opens:
         ledger = await opens([tenant(100)], look_s=0.05)
         first = await reserved(ledger, ask(80))
@@ -269,9 +269,7 @@ async def test_who_waits_is_served_after_a_restart(own_redis: RealServer) -> Non
         assert (await of_tenant(ledger)).held == Amount(90, 0, 1)
 
 
-async def test_an_older_file_put_in_place_closes_admission_for_all(
-    own_redis: RealServer, tmp_path: Path
-) -> None:
+async def test_older_snapshot_closes_admission_for_all(own_redis: RealServer, tmp_path: Path) -> None:
     async with ledgers(own_redis.url, namespace()) as opens:
         ledger = await opens([tenant(100)])
         settled = ask(30)
@@ -310,7 +308,7 @@ async def test_an_older_file_put_in_place_closes_admission_for_all(
         await spend(ledger, ask(65))
 
 
-async def test_an_emptied_server_is_noticed_by_who_knew_it(own_redis: RealServer) -> None:
+async def test_emptied_server_is_detected_as_rollback(own_redis: RealServer) -> None:
     async with ledgers(own_redis.url, namespace()) as opens:
         ledger = await opens([tenant(100)])
         await spend(ledger, ask(30))

@@ -20,7 +20,7 @@ from tests.governance.ledgers.redis_ledgers import ledgers
 from tests.redis_server import namespace
 
 
-async def test_a_rebuild_that_breaks_off_leaves_the_ledger_closed(redis_url: str) -> None:
+async def test_interrupted_rebuild_leaves_ledger_closed(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger = await opens([tenant(100)])
         flying = await reserved(ledger, ask(30))
@@ -40,7 +40,7 @@ async def test_a_rebuild_that_breaks_off_leaves_the_ledger_closed(redis_url: str
         await spend(ledger, ask(70))
 
 
-async def test_no_call_is_forgotten_that_ends_while_another_process_rebuilds(redis_url: str) -> None:
+async def test_calls_ending_during_rebuild_are_counted(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         worker, tool = await opens([tenant(10**6)]), await opens([tenant(10**6)])
         asks = [ask(number, key=f"call-{number}") for number in range(1, 121)]
@@ -71,7 +71,7 @@ async def test_no_call_is_forgotten_that_ends_while_another_process_rebuilds(red
         assert await worker._server._redis.zcard(leases) == 0
 
 
-async def test_what_ended_just_before_the_ledger_was_shut_may_come_on_record_later(redis_url: str) -> None:
+async def test_unrecorded_recent_charge_survives_rebuild(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger, tool = await opens([tenant(100)]), await opens([tenant(100)], recorded_within_s=10.0)
         recorded, late = ask(30), ask(20)
@@ -85,7 +85,7 @@ async def test_what_ended_just_before_the_ledger_was_shut_may_come_on_record_lat
         assert (await of_tenant(ledger)).spent == Amount(30, 0, 1)
 
 
-async def test_a_rebuild_looks_again_if_calls_have_ended_since_it_looked(redis_url: str) -> None:
+async def test_rebuild_restarts_when_calls_ended_meanwhile(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger, other = await opens([tenant(100)]), await opens([tenant(100)])
         doubtful, flying = await reserved(ledger, ask(30)), await reserved(ledger, ask(10))
@@ -105,7 +105,7 @@ async def test_a_rebuild_looks_again_if_calls_have_ended_since_it_looked(redis_u
         assert (found.spent, found.held, found.in_doubt) == (Amount(25, 0), Amount(10, 0), Amount(0, 0, 0))
 
 
-async def test_a_call_that_was_given_back_and_begun_anew_is_carried_once(redis_url: str) -> None:
+async def test_rereserved_call_is_carried_once(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger = await opens([tenant(100)], recorded_within_s=10.0)
         again = ask(30)
@@ -121,7 +121,7 @@ async def test_a_call_that_was_given_back_and_begun_anew_is_carried_once(redis_u
         assert (await of_tenant(ledger)).spent == Amount(7, 0)
 
 
-async def test_a_call_that_ended_long_ago_is_known_in_sums_only(redis_url: str) -> None:
+async def test_expired_call_remains_in_sums_only(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger = await opens([tenant(100)])
         over = ledger._tenants.of("acme").keys.with_calls([await spend(ledger, ask(30))])[-1]
@@ -131,7 +131,7 @@ async def test_a_call_that_ended_long_ago_is_known_in_sums_only(redis_url: str) 
         assert (await of_tenant(ledger)).spent == Amount(30, 0, 1)
 
 
-async def test_calls_are_known_one_by_one_to_every_process_whatever_they_are_called(redis_url: str) -> None:
+async def test_entries_are_visible_to_every_process(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         worker, tool = await opens([tenant(10**6)]), await opens()
         await worker.open()  # or each of the 300 calls would check the settings of the server
@@ -150,7 +150,7 @@ async def test_calls_are_known_one_by_one_to_every_process_whatever_they_are_cal
         assert {one.request.key for one in found} == {one.key for one in asks}
 
 
-async def test_a_call_that_no_window_counts_is_known_at_the_servers_time(redis_url: str) -> None:
+async def test_call_without_window_gets_server_time(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger = await opens([tenant(100)], counted=())
         await spend(ledger, ask(30))
@@ -162,7 +162,7 @@ async def test_a_call_that_no_window_counts_is_known_at_the_servers_time(redis_u
         assert abs(found.request.at - SystemClock().now()) < timedelta(minutes=1)
 
 
-async def test_calls_of_a_ledger_that_is_rebuilt_all_the_time_are_refused_and_never_mixed(
+async def test_entries_during_constant_rebuilds_are_refused(
     redis_url: str,
 ) -> None:
     async with ledgers(redis_url, namespace()) as opens:
@@ -184,7 +184,7 @@ async def test_calls_of_a_ledger_that_is_rebuilt_all_the_time_are_refused_and_ne
         await asyncio.wait(rebuilding)
 
 
-async def test_what_a_rebuild_has_forgotten_is_not_known_any_more(redis_url: str) -> None:
+async def test_rebuild_drops_calls_missing_from_log(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger = await opens([tenant(100)])
         await spend(ledger, ask(30))
@@ -196,7 +196,7 @@ async def test_what_a_rebuild_has_forgotten_is_not_known_any_more(redis_url: str
         assert found.request.reservation_id == kept.reservation_id
 
 
-async def test_what_a_rebuild_that_broke_off_has_not_booked_is_known_to_the_next_one(redis_url: str) -> None:
+async def test_interrupted_rebuild_keeps_unposted_calls(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger, tool, last = (
             await opens([tenant(200)]),
@@ -228,7 +228,7 @@ async def test_what_a_rebuild_that_broke_off_has_not_booked_is_known_to_the_next
         assert len(await last.entries("acme")) == 3
 
 
-async def test_what_was_discarded_is_not_known_once_the_ledger_is_open(redis_url: str) -> None:
+async def test_rebuilt_ledger_lists_no_discarded_calls(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger = await opens([tenant(200)])
         await spend(ledger, ask(30))
@@ -244,7 +244,7 @@ def _breaking_off(entries: Iterable[LedgerEntry]) -> Iterator[LedgerEntry]:
     raise KeyboardInterrupt
 
 
-async def test_a_lost_attempt_on_record_counts_against_the_own_limits_of_the_next(redis_url: str) -> None:
+async def test_lost_attempt_counts_against_request_limit(redis_url: str) -> None:
     rebuild = LedgerRebuild("acme", "live")
     rebuild.read(
         event(

@@ -27,7 +27,7 @@ from tests.redis_server import SAFE, RealServer, namespace, own_server, servers
         ("no-appendfsync-on-rewrite", "yes", "no"), ("maxmemory-policy", "allkeys-lru", "noeviction"),
     ],
 )  # fmt: skip
-async def test_a_server_that_may_forget_is_refused(
+async def test_server_with_unsafe_setting_is_refused(
     own_redis: RealServer, setting: str, unsafe: str, safe: str
 ) -> None:
     async with ledgers(own_redis.url, namespace()) as opens:
@@ -40,7 +40,7 @@ async def test_a_server_that_may_forget_is_refused(
         assert isinstance(await trusting.reserve(ask(1)), Reservation)
 
 
-async def test_a_server_that_does_not_let_its_settings_be_read_is_refused() -> None:
+async def test_server_with_unreadable_settings_is_refused() -> None:
     with own_server(servers()[-1], options=(*SAFE, "--rename-command", "CONFIG", "")) as server:
         async with ledgers(server.url, namespace()) as opens:
             ledger, trusting = await opens(), await opens(is_checked_elsewhere=True)
@@ -50,7 +50,7 @@ async def test_a_server_that_does_not_let_its_settings_be_read_is_refused() -> N
             assert isinstance(await trusting.reserve(ask(1)), Reservation)
 
 
-async def test_a_server_whose_memory_is_full_answers_and_is_no_ledger_to_be_used(
+async def test_full_server_memory_is_an_outage(
     own_redis: RealServer,
 ) -> None:
     async with ledgers(own_redis.url, namespace()) as opens:
@@ -66,7 +66,7 @@ async def test_a_server_whose_memory_is_full_answers_and_is_no_ledger_to_be_used
         assert await ledger.checkpoint("acme") == at_first
 
 
-async def test_a_process_that_counts_in_another_zone_is_refused(redis_url: str) -> None:
+async def test_process_with_other_timezone_is_refused(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         zone = ZoneInfo("America/New_York")
         ledger, other, newcomer = await opens([tenant(100)]), await opens(zone=zone), await opens(zone=zone)
@@ -108,7 +108,7 @@ async def test_a_refused_connection_fails_at_once(own_redis: RealServer) -> None
                 await ledger.wait_for_reservation(ask(1))
 
 
-async def test_a_step_that_the_server_cannot_take_is_an_outage_for_who_asked_alone(redis_url: str) -> None:
+async def test_broken_tenant_key_fails_single_caller(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger = await opens()
         await reserved(ledger, ask(1))
@@ -125,7 +125,7 @@ async def test_a_step_that_the_server_cannot_take_is_an_outage_for_who_asked_alo
         assert isinstance(good.result(), Reservation)
 
 
-async def test_a_booking_needs_its_moment(redis_url: str) -> None:
+async def test_restored_entry_needs_a_timestamp(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger = await opens()
 
@@ -135,7 +135,7 @@ async def test_a_booking_needs_its_moment(redis_url: str) -> None:
             )
 
 
-def test_calls_are_not_kept_longer_than_counters() -> None:
+def test_call_retention_cannot_exceed_counter_retention() -> None:
     with pytest.raises(ValueError, match="Allowed: more than 0, up to"):
         RedisLedger("redis://localhost", keep=timedelta(days=1), call_keep=timedelta(days=2))
 

@@ -103,7 +103,7 @@ class World:
     tokens=st.integers(30, 300),
     concurrent=st.integers(1, 5),
 )
-def test_every_caller_enters_and_no_limit_is_ever_passed(
+def test_all_callers_enter_within_limits(
     plan: list[Caller], requests: int, tokens: int, concurrent: int
 ) -> None:
     world = World(RateLimits(requests, tokens, concurrent))
@@ -119,9 +119,7 @@ def test_every_caller_enters_and_no_limit_is_ever_passed(
 
 
 @given(priorities=st.lists(st.integers(-2, 2), min_size=1, max_size=12), shuffled=st.permutations(range(12)))
-def test_they_enter_by_priority_and_then_by_arrival_whoever_asks_first(
-    priorities: list[int], shuffled: Sequence[int]
-) -> None:
+def test_callers_enter_by_priority_then_arrival(priorities: list[int], shuffled: Sequence[int]) -> None:
     async def order() -> list[str]:
         clock = HandClock()
         limiter = MemoryLimiter(default=RateLimits(concurrent=1), clock=clock, place_s=3600)
@@ -145,7 +143,7 @@ def test_they_enter_by_priority_and_then_by_arrival_whoever_asks_first(
     assert asyncio.run(order()) == [f"{n:02}" for n in expected]
 
 
-async def test_a_lane_has_its_own_limits_and_the_others_the_default() -> None:
+async def test_lane_limits_override_the_default() -> None:
     limits = {DEPLOYMENT: RateLimits(requests_per_minute=7)}
     limiter = MemoryLimiter(limits, default=RateLimits(concurrent=3), clock=SystemClock())
 
@@ -154,7 +152,7 @@ async def test_a_lane_has_its_own_limits_and_the_others_the_default() -> None:
     await limiter.aclose()
 
 
-async def test_ten_thousand_permits_that_died_leave_nothing_behind() -> None:
+async def test_expired_permits_free_all_slots() -> None:
     clock = HandClock()
     limiter = MemoryLimiter(default=RateLimits(concurrent=10_000), clock=clock)
     for _ in range(10_000):
@@ -167,7 +165,7 @@ async def test_ten_thousand_permits_that_died_leave_nothing_behind() -> None:
     assert isinstance(await limiter.acquire(request()), Permit)
 
 
-async def test_models_that_were_used_once_are_forgotten_after_two_days_and_those_in_use_are_not() -> None:
+async def test_only_unused_models_are_forgotten() -> None:
     clock = HandClock()
     limiter = MemoryLimiter(default=RateLimits(requests_per_minute=10, concurrent=1), clock=clock)
     permit = await limiter.acquire(request())

@@ -43,7 +43,7 @@ async def limiters(
             await limiter.aclose()
 
 
-async def test_processes_share_what_a_lane_takes(redis_url: str) -> None:
+async def test_processes_share_concurrency_limit(redis_url: str) -> None:
     async with limiters(redis_url, 2, RateLimits(concurrent=1)) as (one, other):
         permit = await one.acquire(request())
         assert isinstance(permit, Permit)
@@ -68,7 +68,7 @@ async def test_processes_share_a_circuit(redis_url: str) -> None:
         assert isinstance(await other.acquire(request(deployment=OTHER)), Permit)
 
 
-async def test_at_any_moment_no_more_are_in_flight_than_allowed_whoever_asks(redis_url: str) -> None:
+async def test_concurrency_limit_holds_across_processes(redis_url: str) -> None:
     running, most, done = 0, 0, 0
     released = asyncio.Event()
 
@@ -97,7 +97,7 @@ async def test_at_any_moment_no_more_are_in_flight_than_allowed_whoever_asks(red
     assert 1 < most <= 4
 
 
-async def test_namespaces_do_not_share(redis_url: str) -> None:
+async def test_namespaces_have_separate_limits(redis_url: str) -> None:
     async with (
         limiters(redis_url, 1, RateLimits(concurrent=1)) as (one,),
         limiters(redis_url, 1, RateLimits(concurrent=1)) as (other,),
@@ -106,7 +106,7 @@ async def test_namespaces_do_not_share(redis_url: str) -> None:
         assert isinstance(await other.acquire(request()), Permit)
 
 
-async def test_all_keys_of_a_lane_are_under_one_tag_and_pass_when_nobody_asks(redis_url: str) -> None:
+async def test_lane_keys_share_tag_and_expire(redis_url: str) -> None:
     space = namespace()
     async with (
         Redis.from_url(redis_url, decode_responses=True, driver_info=None) as client,
@@ -124,7 +124,7 @@ async def test_all_keys_of_a_lane_are_under_one_tag_and_pass_when_nobody_asks(re
             assert 86_400_000 < await client.pttl(key) <= 172_800_000
 
 
-async def test_a_server_that_forgot_the_scripts_is_told_again(redis_url: str) -> None:
+async def test_flushed_scripts_are_loaded_again(redis_url: str) -> None:
     async with (
         Redis.from_url(redis_url, driver_info=None) as client,
         limiters(redis_url, 1, RateLimits(concurrent=1)) as (limiter,),
@@ -140,7 +140,7 @@ async def test_a_server_that_forgot_the_scripts_is_told_again(redis_url: str) ->
         assert (await limiter.status(DEPLOYMENT)).in_flight == 0
 
 
-async def test_a_cancelled_entry_leaves_nothing_behind_when_it_is_given_up(redis_url: str) -> None:
+async def test_cancelled_acquire_leaves_no_permit(redis_url: str) -> None:
     async with limiters(redis_url, 1, RateLimits(concurrent=1)) as (limiter,):
         for wait_s in (0.0, 0.0001, 0.0005, 0.001, 0.002):
             wanted = request()
@@ -156,7 +156,7 @@ async def test_a_cancelled_entry_leaves_nothing_behind_when_it_is_given_up(redis
         assert isinstance(await limiter.acquire(request()), Permit)
 
 
-async def test_a_refused_connection_fails_fast_and_says_so(own_redis: RealServer) -> None:
+async def test_refused_connection_raises_limiter_unavailable(own_redis: RealServer) -> None:
     own_redis.kill()
     async with limiters(own_redis.url) as (limiter,), asyncio.timeout(1):
         with pytest.raises(LimiterUnavailableError, match="ConnectionError"):
@@ -169,7 +169,7 @@ async def test_a_refused_connection_fails_fast_and_says_so(own_redis: RealServer
             await limiter.status(DEPLOYMENT)
 
 
-async def test_after_a_crash_of_the_server_the_lane_is_as_it_was(own_redis: RealServer) -> None:
+async def test_lane_state_survives_server_crash(own_redis: RealServer) -> None:
     async with limiters(own_redis.url, 1, RateLimits(concurrent=2)) as (limiter,):
         wanted = request()
         permit = await limiter.acquire(wanted)
@@ -186,7 +186,7 @@ async def test_after_a_crash_of_the_server_the_lane_is_as_it_was(own_redis: Real
         assert (status.in_flight, status.answered) == (0, 1)
 
 
-async def test_an_error_of_the_server_is_an_absent_limiter(redis_url: str) -> None:
+async def test_server_error_makes_limiter_unavailable(redis_url: str) -> None:
     space = namespace()
     async with (
         Redis.from_url(redis_url, driver_info=None) as client,

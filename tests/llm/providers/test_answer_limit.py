@@ -76,7 +76,7 @@ async def answered(
 
 @EACH
 @pytest.mark.parametrize("packing", ["", "gzip"])
-async def test_an_answer_of_the_limit_is_read(name: str, packing: str) -> None:
+async def test_answer_of_exact_limit_is_read(name: str, packing: str) -> None:
     room = LIMIT - len(answer_of(name, ""))
     body = answer_of(name, "a" * room)
 
@@ -88,7 +88,7 @@ async def test_an_answer_of_the_limit_is_read(name: str, packing: str) -> None:
 
 @EACH
 @pytest.mark.parametrize("packing", ["", "gzip"])
-async def test_a_larger_answer_is_cut_off_and_may_have_been_billed(name: str, packing: str) -> None:
+async def test_oversized_answer_fails_truncated_and_sent(name: str, packing: str) -> None:
     body = answer_of(name, "a" * LIMIT)
 
     with pytest.raises(ProviderError, match="4096 bytes, the provider's max_answer_bytes") as caught:
@@ -101,7 +101,7 @@ async def test_a_larger_answer_is_cut_off_and_may_have_been_billed(name: str, pa
 
 
 @pytest.mark.parametrize("text", ["\x01", '"', "\\", "\\\\\x01", "é", "€", "💶", "\n\x1f", "\udcff", "a"])
-async def test_what_is_kept_of_a_cut_answer_takes_no_more_than_the_limit_on_record(text: str) -> None:
+async def test_truncated_text_fits_limit_when_serialized(text: str) -> None:
     body = (2 * LIMIT * text).encode(errors="surrogateescape")
 
     for shift in range(7):
@@ -118,7 +118,7 @@ async def test_what_is_kept_of_a_cut_answer_takes_no_more_than_the_limit_on_reco
     ("packing", "body", "message"),
     [("br", b"x", "packed as 'br'"), ("gzip", b"no gzip", "no gzip, as it says")],
 )
-async def test_an_answer_that_is_packed_otherwise_than_agreed_fails_and_is_charged(
+async def test_wrongly_encoded_answer_fails_as_sent(
     name: str, packing: str, body: bytes, message: str
 ) -> None:
     with pytest.raises(ProviderError, match=message) as caught:
@@ -128,7 +128,7 @@ async def test_an_answer_that_is_packed_otherwise_than_agreed_fails_and_is_charg
 
 
 @EACH
-async def test_a_large_page_with_an_error_has_the_meaning_of_its_status(name: str) -> None:
+async def test_oversized_error_page_keeps_status_meaning(name: str) -> None:
     with pytest.raises(ProviderError) as caught:
         await answered(name, b"x" * (2 * LIMIT), status="429 Too Many Requests")
 
@@ -143,9 +143,7 @@ HALVES = (slice(None, 40), slice(40, None))
 @pytest.mark.parametrize(
     "behind", [b"", bytes(512), b"nothing of it"], ids=["nothing", "zeros", "other bytes"]
 )
-async def test_answer_of_several_members_is_read_up_to_its_end(
-    name: str, packing: str, behind: bytes
-) -> None:
+async def test_multi_member_answer_is_read_fully(name: str, packing: str, behind: bytes) -> None:
     body = answer_of(name, "a" * 100)
     members = b"".join(gzip.compress(body[half]) for half in HALVES)
 
@@ -154,7 +152,7 @@ async def test_answer_of_several_members_is_read_up_to_its_end(
     assert response.text == "a" * 100
 
 
-async def test_members_are_read_however_they_are_cut_into_pieces() -> None:
+async def test_members_are_read_across_any_chunks() -> None:
     body = b'{"a": "' + b"b" * 200 + b'"}'
     packed = b"".join(gzip.compress(body[half]) for half in HALVES) + bytes(9)
 
@@ -168,7 +166,7 @@ async def each_of(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def test_bytes_behind_an_answer_are_not_read() -> None:
+async def test_bytes_after_answer_are_not_read() -> None:
     read = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -190,9 +188,7 @@ async def test_bytes_behind_an_answer_are_not_read() -> None:
     ],
     ids=["members", "blocks"],
 )
-async def test_parts_without_a_content_are_not_read_without_end(
-    start: bytes, part: bytes, message: str
-) -> None:
+async def test_endless_contentless_parts_raise(start: bytes, part: bytes, message: str) -> None:
     endless = (start * (n == 0) + part * 100 for n in count())
 
     with pytest.raises(ProviderError, match=message) as caught:
@@ -201,7 +197,7 @@ async def test_parts_without_a_content_are_not_read_without_end(
     assert (caught.value.kind, caught.value.sent) == (FailureKind.SERVER_ERROR, True)
 
 
-async def test_second_member_that_is_broken_is_no_answer() -> None:
+async def test_broken_second_member_raises() -> None:
     broken = gzip.compress(b"{}") + b"\x1f\x8b" + b"\xff" * 30
 
     with pytest.raises(ProviderError, match="no gzip, as it says"):
@@ -219,9 +215,7 @@ async def test_second_member_that_is_broken_is_no_answer() -> None:
     ],
     ids=["not packed", "packed as another word says", "cut", "unknown"],
 )
-async def test_status_and_wait_of_an_error_count_though_its_body_cannot_be_unpacked(
-    name: str, packing: str, body: bytes
-) -> None:
+async def test_error_status_survives_undecodable_body(name: str, packing: str, body: bytes) -> None:
     with pytest.raises(ProviderError) as caught:
         await answered(name, body, packing, "429 Too Many Requests\r\nRetry-After: 7")
 
@@ -231,7 +225,7 @@ async def test_status_and_wait_of_an_error_count_though_its_body_cannot_be_unpac
 
 
 @EACH
-async def test_status_of_an_error_counts_though_its_page_breaks_off(name: str) -> None:
+async def test_error_status_survives_truncated_page(name: str) -> None:
     head = "503 Service Unavailable\r\nRetry-After: 7\r\nTransfer-Encoding: chunked"
 
     with pytest.raises(ProviderError) as caught:
@@ -242,7 +236,7 @@ async def test_status_of_an_error_counts_though_its_page_breaks_off(name: str) -
 
 
 @pytest.mark.parametrize("packing", ["gzip", "br"])
-async def test_page_that_cannot_be_unpacked_is_kept_as_it_came(packing: str) -> None:
+async def test_undecodable_error_page_is_kept_raw(packing: str) -> None:
     pieces = [b'{"detail": "caf\xe9', b" is closed", b'"}']
 
     page = await read_up_to(each_of(pieces), packing, LIMIT, is_answer=False)
@@ -251,7 +245,7 @@ async def test_page_that_cannot_be_unpacked_is_kept_as_it_came(packing: str) -> 
     assert await read_up_to(each_of(pieces), packing, 20, is_answer=False) == page[:20]
 
 
-async def test_page_with_an_error_that_breaks_off_is_kept_as_far_as_it_came() -> None:
+async def test_broken_off_error_page_is_kept() -> None:
     async def breaking_off() -> AsyncIterator[bytes]:
         yield b'{"error": '
         raise ConnectionResetError

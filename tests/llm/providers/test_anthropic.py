@@ -45,13 +45,13 @@ async def last_seen(claude_stub: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("transport", [one for one in TRANSPORTS if one != "json_mode"])
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_it_keeps_the_promises_of_a_provider_over_every_transport(
+async def test_anthropic_adapter_keeps_provider_promises(
     promise: Promise, transport: Transport, claude: Provider
 ) -> None:
     await promise(Over(claude, transport))
 
 
-async def test_an_answer_says_who_served_it_and_what_was_used(claude: Provider) -> None:
+async def test_answer_names_model_ids_and_usage(claude: Provider) -> None:
     answer = await claude.complete(playing("answer"))
 
     assert (answer.text, answer.stop_reason, answer.model) == (GOOD, "end_turn", SONNET)
@@ -65,7 +65,7 @@ async def test_an_answer_says_who_served_it_and_what_was_used(claude: Provider) 
     )
 
 
-async def test_text_is_all_text_blocks_and_thinking_is_part_of_the_output(
+async def test_thinking_is_output_but_not_text(
     claude: Provider,
 ) -> None:
     answer = await claude.complete(playing("thinking", budget=LLMBudget(thinking_budget=2000)))
@@ -89,13 +89,13 @@ async def test_cached_tokens_are_counted_by_class(claude: Provider) -> None:
     )
 
 
-async def test_what_the_api_does_not_report_is_empty(claude: Provider) -> None:
+async def test_unreported_usage_fields_are_empty(claude: Provider) -> None:
     usage = (await claude.complete(playing("no_geo"))).usage
 
     assert (usage.inference_geo, usage.speed) == ("", "")
 
 
-def test_thinking_above_the_output_is_added_to_it() -> None:
+def test_excess_thinking_is_added_to_output() -> None:
     billed = {"input_tokens": 1, "output_tokens": 2, "output_tokens_details": {"thinking_tokens": 30}}
 
     usage = usage_of(billed)
@@ -103,30 +103,30 @@ def test_thinking_above_the_output_is_added_to_it() -> None:
     assert (usage.output_tokens, usage.thinking_tokens) == (32, 30)
 
 
-def test_writes_to_the_cache_of_unknown_kind_count_as_the_dearer_one() -> None:
+def test_unclassified_cache_writes_count_as_hourly() -> None:
     usage = usage_of({"input_tokens": 1, "output_tokens": 2, "cache_creation_input_tokens": 48})
 
     assert (usage.cache_write_5m_tokens, usage.cache_write_1h_tokens) == (0, 48)
 
 
-async def test_an_address_that_counts_nothing_gives_no_count(claude: Provider) -> None:
+async def test_missing_count_endpoint_gives_no_count(claude: Provider) -> None:
     assert await claude.count_tokens(playing("page")) is None
 
 
 @pytest.mark.parametrize(("word", "reason"), [("refusal", "refusal"), ("truncated", "max_tokens")])
-async def test_a_refusal_and_a_cut_at_the_cap_are_answers(claude: Provider, word: str, reason: str) -> None:
+async def test_refusal_and_cap_cut_are_answers(claude: Provider, word: str, reason: str) -> None:
     answer = await claude.complete(playing(word))
 
     assert answer.stop_reason == reason
     assert answer.usage.output_tokens > 0
 
 
-async def test_another_model_than_the_one_asked_for_is_named(claude: Provider) -> None:
+async def test_answer_names_different_serving_model(claude: Provider) -> None:
     assert (await claude.complete(playing("other_model"))).model == "claude-opus-5-5"
 
 
 @pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")
-async def test_a_temperature_is_taken_by_the_models_that_take_one(claude: Provider, claude_stub: str) -> None:
+async def test_temperature_is_sent_to_sampling_model(claude: Provider, claude_stub: str) -> None:
     answer = await claude.complete(playing("answer", WITH_SAMPLING))
 
     assert answer.text == GOOD
@@ -134,14 +134,14 @@ async def test_a_temperature_is_taken_by_the_models_that_take_one(claude: Provid
 
 
 @pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")
-async def test_a_thinking_budget_is_taken_by_the_models_that_take_one(claude: Provider) -> None:
+async def test_budget_model_accepts_thinking_budget(claude: Provider) -> None:
     made = playing("thinking", WITH_SAMPLING, budget=LLMBudget(thinking_budget=2000))
 
     assert (await claude.complete(made)).text == GOOD
 
 
 @pytest.mark.parametrize("word", ["silent", "endless"])
-async def test_an_answer_that_never_ends_is_given_up_by_the_caller(claude: Provider, word: str) -> None:
+async def test_endless_answer_can_be_cancelled(claude: Provider, word: str) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await claude.complete(playing(word))
@@ -149,13 +149,13 @@ async def test_an_answer_that_never_ends_is_given_up_by_the_caller(claude: Provi
     assert (await claude.complete(playing("answer"))).text == GOOD
 
 
-async def test_a_long_answer_is_asked_for_without_streaming(claude: Provider) -> None:
+async def test_long_answer_needs_no_streaming(claude: Provider) -> None:
     made = playing("answer", budget=LLMBudget(max_output_tokens=128_000))
 
     assert (await claude.complete(made)).text == GOOD
 
 
-async def test_a_tenant_asks_with_its_own_key(claude: Provider, claude_stub: str) -> None:
+async def test_request_carries_tenant_key(claude: Provider, claude_stub: str) -> None:
     await claude.complete(playing("answer"))
 
     headers = (await last_seen(claude_stub))["headers"]
@@ -163,7 +163,7 @@ async def test_a_tenant_asks_with_its_own_key(claude: Provider, claude_stub: str
     assert "traceparent" not in headers
 
 
-async def test_no_header_of_the_environment_takes_the_place_of_the_tenants_key(
+async def test_environment_headers_do_not_replace_key(
     claude_stub: str, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = "Authorization: Bearer good-other\nanthropic-version: 1999-01-01\nx-more: 1"
@@ -178,7 +178,7 @@ async def test_no_header_of_the_environment_takes_the_place_of_the_tenants_key(
     assert "x-more" not in headers
 
 
-async def test_an_exchanged_key_counts_from_the_next_request_on(
+async def test_replaced_key_counts_from_next_request(
     claude_stub: str, adapter: Adapter, tmp_path: Path
 ) -> None:
     path = tmp_path / "key"
@@ -195,7 +195,7 @@ async def test_an_exchanged_key_counts_from_the_next_request_on(
     assert (await last_seen(claude_stub))["headers"]["authorization"] == "Bearer good-2"
 
 
-async def test_a_tenant_without_a_key_is_refused_before_anything_is_sent(
+async def test_tenant_without_key_is_refused_unsent(
     claude_stub: str, adapter: Adapter, tmp_path: Path
 ) -> None:
     provider = adapter(SecretsFolder(tmp_path, "key"), base_url=claude_stub)
@@ -206,7 +206,7 @@ async def test_a_tenant_without_a_key_is_refused_before_anything_is_sent(
     assert (caught.value.kind, caught.value.sent) == (FailureKind.AUTH_ERROR, False)
 
 
-async def test_no_log_shows_a_key(
+async def test_debug_log_omits_accepted_key(
     claude_stub: str, adapter: Adapter, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -224,19 +224,19 @@ async def test_no_log_shows_a_key(
 
 
 @pytest.mark.parametrize("nonsense", ["", "nonsense", "ftp://host", "http://", "http://a:0"])
-def test_an_address_that_is_none_is_refused_at_once(nonsense: str) -> None:
+def test_malformed_base_url_is_refused(nonsense: str) -> None:
     with pytest.raises(ValueError, match="Allowed: http"):
         AnthropicProvider(OneKey("good"), base_url=nonsense)
 
 
-def test_an_address_that_holds_a_password_is_refused_without_repeating_it() -> None:
+def test_base_url_password_is_not_echoed() -> None:
     with pytest.raises(ValueError, match="with a password in it") as caught:
         AnthropicProvider(OneKey("good"), base_url="https://me:secret@host")
 
     assert "secret" not in str(caught.value)
 
 
-def test_to_make_a_provider_does_not_load_the_sdk() -> None:
+def test_provider_creation_does_not_load_sdk() -> None:
     run = subprocess.run([sys.executable, "-c", LOADS], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert run.stdout == "False\n"

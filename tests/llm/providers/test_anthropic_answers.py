@@ -56,7 +56,7 @@ def meant(e: anthropic.AnthropicError, key: str = "good") -> ProviderError:
         {"content": None},
     ],
 )
-def test_usage_of_an_answer_that_cannot_be_used_is_charged(changes: dict[str, object]) -> None:
+def test_unusable_answer_usage_is_charged(changes: dict[str, object]) -> None:
     with pytest.raises(UnusableAnswerError) as failed:
         read(**changes)
 
@@ -74,7 +74,7 @@ def test_usage_of_an_answer_that_cannot_be_used_is_charged(changes: dict[str, ob
         {"error": {"type": "rate_limit_error"}},
     ],
 )
-def test_text_beside_a_usage_without_output_is_in_doubt(changes: dict[str, object]) -> None:
+def test_zero_output_usage_is_in_doubt(changes: dict[str, object]) -> None:
     with pytest.raises(ProviderError) as failed:
         read(usage={"input_tokens": 200, "output_tokens": 0}, **changes)
 
@@ -102,9 +102,7 @@ def test_text_beside_a_usage_without_output_is_in_doubt(changes: dict[str, objec
         ({}, FailureKind.SERVER_ERROR, True),
     ],
 )
-def test_error_in_a_message_is_read_by_the_table_of_errors(
-    error: dict[str, object], kind: FailureKind, *, sent: bool
-) -> None:
+def test_error_in_message_maps_by_table(error: dict[str, object], kind: FailureKind, *, sent: bool) -> None:
     body = {"type": "error", "error": {"message": "its words", **error}}
 
     with pytest.raises(ProviderError, match=r"its words|spend limit") as failed:
@@ -113,7 +111,7 @@ def test_error_in_a_message_is_read_by_the_table_of_errors(
     assert (failed.value.kind, failed.value.sent) == (kind, sent)
 
 
-def test_usage_of_an_error_in_a_message_is_charged() -> None:
+def test_error_usage_in_message_is_charged() -> None:
     with pytest.raises(UnusableAnswerError) as failed:
         read(error={"type": "rate_limit_error"})
 
@@ -124,7 +122,7 @@ def test_usage_of_an_error_in_a_message_is_charged() -> None:
 @pytest.mark.parametrize(
     "page", [b"[[", b"[" * 100_000, b"5", b'{"input_tokens": -1}', b'{"input_tokens": true}']
 )
-def test_a_page_without_a_count_has_none(page: bytes) -> None:
+def test_page_without_count_returns_no_count(page: bytes) -> None:
     assert count_in(HttpReply(page, "")) is None
 
 
@@ -132,19 +130,19 @@ def test_a_page_without_a_count_has_none(page: bytes) -> None:
     ("reason", "word"),
     [(None, ""), ("", ""), (5, "5"), (["end_turn"], '["end_turn"]'), ("END_TURN", "END_TURN")],
 )
-def test_stop_reason_is_kept_as_it_is_spelled(reason: object, word: str) -> None:
+def test_stop_reason_is_kept_as_spelled(reason: object, word: str) -> None:
     assert read(stop_reason=reason).stop_reason == word
 
 
 @pytest.mark.parametrize(
     "content", ["{}", {"type": "text", "text": "{}"}, [{"type": "thinking"}, {"type": "text", "text": "{}"}]]
 )
-def test_text_of_a_message_is_that_of_its_parts(content: object) -> None:
+def test_message_text_comes_from_parts(content: object) -> None:
     assert read(content=content).text == "{}"
 
 
 @pytest.mark.parametrize("nonsense", [None, 5, {}])
-def test_a_server_that_does_not_say_who_it_is_has_no_name(nonsense: object) -> None:
+def test_invalid_model_name_becomes_empty(nonsense: object) -> None:
     answer = read(id=nonsense, model=nonsense)
 
     assert (answer.model, answer.provider_response_id) == ("", "5" if nonsense == 5 else "")
@@ -152,7 +150,7 @@ def test_a_server_that_does_not_say_who_it_is_has_no_name(nonsense: object) -> N
 
 @pytest.mark.parametrize("count", [True, "7", 7.5, 7.0, -7, None, 2**60])
 @pytest.mark.parametrize("name", ["input_tokens", "output_tokens"])
-def test_a_count_that_is_no_whole_number_is_no_usage(name: str, count: object) -> None:
+def test_invalid_token_count_is_unmetered(name: str, count: object) -> None:
     answer = read(usage=USED | {name: count})
 
     assert answer.text == "{}"
@@ -162,7 +160,7 @@ def test_a_count_that_is_no_whole_number_is_no_usage(name: str, count: object) -
 @pytest.mark.parametrize(
     "nothing", [{"input_tokens": 0, "output_tokens": 0}, {"output_tokens": 0}, {"input_tokens": 0}]
 )
-def test_an_answer_that_used_nothing_does_not_say_what_it_used(nothing: dict[str, int]) -> None:
+def test_zero_usage_for_answer_is_unmetered(nothing: dict[str, int]) -> None:
     usage = read(
         usage=USED | {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0} | nothing
     ).usage
@@ -180,7 +178,7 @@ def test_an_answer_that_used_nothing_does_not_say_what_it_used(nothing: dict[str
         (48, None, (0, 48)),
     ],
 )
-def test_what_was_written_to_the_cache_is_counted_by_sum_or_by_parts(
+def test_cache_writes_use_sum_or_parts(
     told: int | None, by_kind: dict[str, int | None] | None, counted: tuple[int, int]
 ) -> None:
     usage = read(usage=USED | {"cache_creation_input_tokens": told, "cache_creation": by_kind}).usage
@@ -188,7 +186,7 @@ def test_what_was_written_to_the_cache_is_counted_by_sum_or_by_parts(
     assert (usage.cache_write_5m_tokens, usage.cache_write_1h_tokens) == counted
 
 
-def test_a_negative_write_to_the_cache_is_no_usage() -> None:
+def test_negative_cache_write_is_unmetered() -> None:
     assert read(usage=USED | {"cache_creation_input_tokens": -5}).usage.unmetered
 
 
@@ -196,20 +194,20 @@ def test_a_negative_write_to_the_cache_is_no_usage() -> None:
     "error",
     [{"type": ["x"], "message": "m"}, {"type": "t", "message": {"a": 1}}, {"type": "t", "message": 5}, "no"],
 )
-def test_an_error_in_a_form_of_its_own_means_what_its_status_means(error: object) -> None:
+def test_unusual_error_form_follows_status(error: object) -> None:
     turned_away, failed = meant(refused(429, error)), meant(refused(500, error))
 
     assert (turned_away.kind, turned_away.sent) == (FailureKind.RATE_LIMIT, False)
     assert (failed.kind, failed.sent) == (FailureKind.SERVER_ERROR, True)
 
 
-def test_a_key_that_is_repeated_in_another_form_is_not_shown() -> None:
+def test_key_in_unusual_error_is_redacted() -> None:
     error = meant(refused(401, {"type": "t", "message": ["sk-secret-1"]}), "sk-secret-1")
 
     assert "['***']" in error.message
 
 
-def test_a_connection_that_failed_before_says_nothing_about_this_one() -> None:
+def test_unrelated_connect_error_context_is_ignored() -> None:
     lost = httpx2.ReadError("lost")
     lost.__context__ = httpx2.ConnectTimeout("another call of the caller's, being handled")
     e = anthropic.APIConnectionError(request=httpx2.Request("POST", "http://host"))

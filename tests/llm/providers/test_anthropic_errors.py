@@ -126,12 +126,12 @@ WITHOUT_AN_ANSWER = {
 """Errors of the SDK that mean what the class above them means."""
 
 
-def test_every_public_error_of_the_sdk_has_a_meaning() -> None:
+def test_every_public_sdk_error_has_meaning() -> None:
     assert public_errors() == {*BY_CLASS, *MEANINGS, *WITHOUT_AN_ANSWER, anthropic.APIStatusError}
 
 
 @pytest.mark.parametrize(("answer", "made"), statuses.ERROR_CLASSES.items())
-def test_every_answer_that_the_sdk_has_a_class_for_means_what_the_class_means(
+def test_sdk_error_class_gives_meaning(
     answer: tuple[int, str | None], made: type[anthropic.APIStatusError]
 ) -> None:
     status, code = answer
@@ -141,18 +141,18 @@ def test_every_answer_that_the_sdk_has_a_class_for_means_what_the_class_means(
     assert meant == next(BY_CLASS[one] for one in made.__mro__ if one in BY_CLASS)
 
 
-def test_every_kind_of_error_that_the_api_names_has_a_row() -> None:
+def test_every_api_error_type_has_row() -> None:
     of_other_apis = {"memory_precondition_failed_error", "memory_path_conflict_error"}
 
     assert set(get_args(ErrorType)) - of_other_apis <= {word for _, word in KINDS_BY_WORD}
 
 
-def test_the_table_of_outcomes_is_that_of_the_stub() -> None:
+def test_outcome_table_matches_stub() -> None:
     assert set(OUTCOMES) == set(FAILURES)
 
 
 @pytest.mark.parametrize("word", OUTCOMES)
-async def test_a_refusal_has_a_kind_of_its_own(claude: Provider, word: str) -> None:
+async def test_each_refusal_has_expected_kind(claude: Provider, word: str) -> None:
     error = await failure(claude, playing(word))
 
     assert (error.kind, error.sent, error.retry_after_s) == OUTCOMES[word]
@@ -160,13 +160,13 @@ async def test_a_refusal_has_a_kind_of_its_own(claude: Provider, word: str) -> N
     assert error.provider_request_id == "req_1"
 
 
-async def test_without_a_schema_none_was_refused(claude: Provider) -> None:
+async def test_schemaless_grammar_error_is_invalid_request(claude: Provider) -> None:
     error = await failure(claude, request(instructions="play: grammar", expected_output_schema={}))
 
     assert error.kind is K.INVALID_REQUEST
 
 
-async def test_a_schema_that_is_too_large_has_a_kind_of_its_own_from_other_bad_requests(
+async def test_oversized_schema_differs_from_bad_request(
     claude: Provider,
 ) -> None:
     refused = [await failure(claude, playing(word)) for word in ("grammar", "bad_request")]
@@ -187,13 +187,13 @@ async def test_a_schema_that_is_too_large_has_a_kind_of_its_own_from_other_bad_r
         "hangs_up",
     ],
 )
-async def test_an_answer_that_is_cut_or_none_may_have_been_billed(claude: Provider, word: str) -> None:
+async def test_incomplete_answer_may_be_billed(claude: Provider, word: str) -> None:
     error = await failure(claude, playing(word))
 
     assert (error.kind, error.sent) == (K.SERVER_ERROR, True)
 
 
-async def test_answer_without_a_stop_reason_or_a_usage_is_an_answer(claude: Provider) -> None:
+async def test_answer_lacking_stop_or_usage_accepted(claude: Provider) -> None:
     answers = [await claude.complete(playing(word)) for word in ("no_stop", "no_usage", "broken_usage")]
 
     assert [one.stop_reason for one in answers] == ["", "end_turn", "end_turn"]
@@ -201,7 +201,7 @@ async def test_answer_without_a_stop_reason_or_a_usage_is_an_answer(claude: Prov
 
 
 @pytest.mark.parametrize("nowhere", ["http://127.0.0.1:1", "http://nowhere.invalid"])
-async def test_without_a_connection_nothing_was_sent(nowhere: str, adapter: Adapter) -> None:
+async def test_failed_connection_counts_as_unsent(nowhere: str, adapter: Adapter) -> None:
     provider = adapter(OneKey("good"), base_url=nowhere)
 
     error = await failure(provider, playing("answer"))
@@ -211,14 +211,14 @@ async def test_without_a_connection_nothing_was_sent(nowhere: str, adapter: Adap
     assert nowhere in error.message
 
 
-async def test_an_unknown_model_is_an_invalid_request(claude: Provider) -> None:
+async def test_unknown_model_is_invalid_request(claude: Provider) -> None:
     error = await failure(claude, request(instructions="play: answer", model="claude-none"))
 
     assert (error.kind, error.sent) == (K.INVALID_REQUEST, False)
     assert "claude-none" in error.message
 
 
-async def test_a_wrong_key_is_reported_without_the_key(claude_stub: str, adapter: Adapter) -> None:
+async def test_wrong_key_error_hides_key(claude_stub: str, adapter: Adapter) -> None:
     provider = adapter(OneKey("sk-wrong-key"), base_url=claude_stub)
 
     error = await failure(provider, playing("answer"))
@@ -229,7 +229,7 @@ async def test_a_wrong_key_is_reported_without_the_key(claude_stub: str, adapter
     assert "sk-wrong-key" not in "".join(traceback.format_exception(error))
 
 
-async def test_a_count_that_fails_was_never_billed(claude_stub: str, adapter: Adapter) -> None:
+async def test_failed_token_count_is_never_billed(claude_stub: str, adapter: Adapter) -> None:
     provider = adapter(OneKey("sk-wrong-key"), base_url=claude_stub)
 
     with pytest.raises(ProviderError) as caught:
@@ -239,14 +239,14 @@ async def test_a_count_that_fails_was_never_billed(claude_stub: str, adapter: Ad
     assert caught.value.sent is False
 
 
-async def test_a_schema_that_the_sdk_cannot_send_is_an_invalid_request(claude: Provider) -> None:
+async def test_unsendable_schema_is_invalid_request(claude: Provider) -> None:
     error = await failure(claude, replace(playing("answer"), response_schema={"properties": {"a": {}}}))
 
     assert (error.kind, error.sent) == (K.INVALID_REQUEST, False)
     assert "cannot be sent" in error.message
 
 
-def test_an_error_of_the_sdk_itself_is_reported_with_its_class() -> None:
+def test_sdk_internal_error_keeps_class_name() -> None:
     e = anthropic.CredentialsError("no profile")
 
     error = error_of(e, redaction=Redaction("good"), base_url="http://host", with_schema=False, now=NOW)
@@ -255,7 +255,7 @@ def test_an_error_of_the_sdk_itself_is_reported_with_its_class() -> None:
     assert error.message == "CredentialsError: no profile"
 
 
-async def test_a_schema_that_the_api_has_no_form_of_is_in_the_prompt_of_the_next_attempt(
+async def test_inexpressible_schema_is_refused_unsent(
     claude: Provider,
 ) -> None:
     several_types = {"type": "object", "properties": {"a": {"type": ["string", "null"]}}}

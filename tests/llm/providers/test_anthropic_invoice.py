@@ -85,7 +85,7 @@ async def invoice(address: str) -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")
-async def test_the_ledger_is_the_invoice_to_the_nano_dollar(desk: MemoryGateway, address: str) -> None:
+async def test_ledger_matches_invoice_to_nano_dollar(desk: MemoryGateway, address: str) -> None:
     envelopes = [playing(words) for words in [*ANSWERED, *REFUSED]]
     envelopes.append(playing("answer", WITH_SAMPLING, "general"))
 
@@ -101,7 +101,7 @@ async def test_the_ledger_is_the_invoice_to_the_nano_dollar(desk: MemoryGateway,
     assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
-async def test_a_refused_request_costs_nothing_on_either_side(desk: MemoryGateway, address: str) -> None:
+async def test_refused_request_is_free_and_uninvoiced(desk: MemoryGateway, address: str) -> None:
     results = await run(desk, [playing(word) for word in REFUSED])
 
     assert {result.cost_nusd for result in results} == {0}
@@ -110,7 +110,7 @@ async def test_a_refused_request_costs_nothing_on_either_side(desk: MemoryGatewa
 
 
 @pytest.mark.parametrize("workflow", ["analysis", "execution"])
-async def test_what_was_turned_away_is_asked_again_in_every_workflow(
+async def test_throttled_request_retried_in_every_workflow(
     desk: MemoryGateway, address: str, workflow: str
 ) -> None:
     results = await run(desk, [playing("rate_limit_s, overloaded, answer", workflow=workflow)])
@@ -119,9 +119,7 @@ async def test_what_was_turned_away_is_asked_again_in_every_workflow(
     assert [result.cost_nusd for result in results] == [0, 0, (await invoice(address))["total_nusd"]]
 
 
-async def test_a_lost_answer_is_charged_at_its_reservation_and_the_invoice_is_never_more(
-    desk: MemoryGateway, address: str
-) -> None:
+async def test_lost_answer_charged_at_full_reservation(desk: MemoryGateway, address: str) -> None:
     """The invoice has what was made and never arrived; we count the whole reservation, and say that it is in doubt."""
     await run(
         desk, [playing("bad_request")]
@@ -138,9 +136,7 @@ async def test_a_lost_answer_is_charged_at_its_reservation_and_the_invoice_is_ne
     assert max(line["nusd"] for line in bill["lines"]) <= min(result.reserved_nusd for result in results)
 
 
-async def test_usage_of_an_answer_that_is_not_used_is_charged_as_it_is_invoiced(
-    desk: MemoryGateway, address: str
-) -> None:
+async def test_unused_answer_charged_as_invoiced(desk: MemoryGateway, address: str) -> None:
     calls = [playing(word, workflow="execution", max_retries=0) for word in BILLED_UNUSED]
 
     results = await run(desk, calls)
@@ -150,25 +146,21 @@ async def test_usage_of_an_answer_that_is_not_used_is_charged_as_it_is_invoiced(
     assert sum(result.cost_nusd for result in results) == bill["total_nusd"] > 0
 
 
-async def test_answer_without_a_usage_is_charged_at_its_reservation(desk: MemoryGateway) -> None:
+async def test_answer_without_usage_charged_at_reservation(desk: MemoryGateway) -> None:
     (result,) = await run(desk, [playing("no_usage")])
 
     assert (result.success, result.in_doubt) == (True, False)
     assert result.cost_nusd == result.reserved_nusd > 0
 
 
-async def test_a_failure_inside_is_charged_at_its_reservation_though_it_may_never_be_billed(
-    desk: MemoryGateway, address: str
-) -> None:
+async def test_internal_failure_charged_at_reservation(desk: MemoryGateway, address: str) -> None:
     results = await run(desk, [playing(word, max_retries=0) for word in NEVER_BILLED])
 
     assert all(result.in_doubt and result.cost_nusd == result.reserved_nusd for result in results)
     assert (await invoice(address))["lines"] == []
 
 
-async def test_an_order_whose_answer_was_lost_is_not_asked_for_again(
-    desk: MemoryGateway, address: str
-) -> None:
+async def test_lost_order_answer_is_not_retried(desk: MemoryGateway, address: str) -> None:
     results = await run(desk, [playing("hangs_up, answer", workflow="execution")])
 
     assert [result.in_doubt for result in results] == [True]

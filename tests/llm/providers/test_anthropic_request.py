@@ -28,7 +28,7 @@ def thinking(tokens: int) -> LLMBudget:
     return LLMBudget(max_output_tokens=4096, thinking_budget=tokens)
 
 
-def test_the_stable_part_comes_first_and_ends_in_the_mark_for_the_cache() -> None:
+def test_stable_system_part_is_cache_marked() -> None:
     made = asking(instructions="Judge.")
 
     arguments = create_arguments(made, ttl="5m")
@@ -38,15 +38,15 @@ def test_the_stable_part_comes_first_and_ends_in_the_mark_for_the_cache() -> Non
     assert arguments["messages"] == [{"role": "user", "content": made.user}]
 
 
-def test_without_a_time_to_live_nothing_is_marked() -> None:
+def test_request_without_ttl_is_unmarked() -> None:
     assert "cache_control" not in str(create_arguments(asking(), ttl=""))
 
 
-def test_the_marked_part_is_the_same_for_other_data() -> None:
+def test_marked_part_is_independent_of_context() -> None:
     assert spelled(context={"n": 1})["system"] == spelled(context={"n": 2})["system"]
 
 
-def test_a_schema_is_sent_closed_and_its_bounds_in_words() -> None:
+def test_schema_is_closed_bounds_in_description() -> None:
     form = spelled(expected_output_schema=ORDER)["output_config"]["format"]
 
     quantity = form["schema"]["properties"]["qty"]
@@ -56,25 +56,25 @@ def test_a_schema_is_sent_closed_and_its_bounds_in_words() -> None:
     assert "10" in quantity["description"]
 
 
-def test_a_schema_put_into_the_prompt_is_not_sent_as_one() -> None:
+def test_prompted_schema_is_not_sent_natively() -> None:
     assert "output_config" not in spelled(expected_output_schema={})
 
 
-def test_a_model_that_knows_efforts_gets_thinking_by_one() -> None:
+def test_effort_model_gets_adaptive_thinking() -> None:
     arguments = spelled(budget=thinking(8000))
 
     assert arguments["thinking"] == {"type": "adaptive", "display": "omitted"}
     assert arguments["output_config"]["effort"] == "medium"
 
 
-def test_an_effort_alone_does_not_ask_for_thinking() -> None:
+def test_effort_alone_does_not_enable_thinking() -> None:
     arguments = spelled(effort="low")
 
     assert "thinking" not in arguments
     assert arguments["output_config"]["effort"] == "low"
 
 
-def test_a_model_that_takes_a_budget_gets_it_and_no_temperature() -> None:
+def test_budget_model_gets_budget_without_temperature() -> None:
     arguments = spelled(WITH_SAMPLING, budget=thinking(2000))
 
     assert arguments["thinking"] == {"type": "enabled", "budget_tokens": 2000}
@@ -82,23 +82,23 @@ def test_a_model_that_takes_a_budget_gets_it_and_no_temperature() -> None:
     assert "extra_body" not in arguments
 
 
-def test_a_temperature_goes_with_the_version_that_takes_one() -> None:
+def test_temperature_goes_with_supporting_api_version() -> None:
     arguments = spelled(WITH_SAMPLING)
 
     assert arguments["extra_body"] == {"temperature": 0.0}
     assert arguments["extra_headers"] == {"anthropic-version": "2023-06-01"}
 
 
-def test_a_model_without_sampling_gets_no_temperature() -> None:
+def test_non_sampling_model_gets_no_temperature() -> None:
     assert {"extra_body", "extra_headers", "temperature"}.isdisjoint(spelled())
 
 
 @pytest.mark.parametrize("model", [SONNET, WITH_SAMPLING])
-def test_only_the_tier_that_was_reserved_for_is_asked_for(model: str) -> None:
+def test_only_standard_tier_is_requested(model: str) -> None:
     assert spelled(model)["service_tier"] == "standard_only"
 
 
-def test_what_is_counted_is_what_is_billed_as_input() -> None:
+def test_token_count_covers_billed_input() -> None:
     made = asking(budget=thinking(8000))
     sent = create_arguments(made, ttl="1h")
 

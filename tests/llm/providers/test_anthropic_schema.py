@@ -54,7 +54,7 @@ SCHEMAS = st.recursive(TYPES.map(lambda kind: {"type": kind}), _schemas, max_lea
 @example({"type": "array", "items": {"type": "null"}, "minItems": 2, "maxItems": 3})
 @example({"type": "object", "properties": {"a": {"type": "array", "minItems": 1}}, "required": ["a"]})
 @example({"$ref": "#/$defs/a", "$defs": {"a": {"oneOf": [{"type": "integer", "minimum": 1}]}}})
-def test_a_schema_is_rewritten_as_the_sdk_does_it(schema: dict[str, Any]) -> None:
+def test_schema_rewrite_matches_sdk(schema: dict[str, Any]) -> None:
     try:
         expected = transform_schema(schema)
     except ValueError:
@@ -75,7 +75,7 @@ def test_a_schema_is_rewritten_as_the_sdk_does_it(schema: dict[str, Any]) -> Non
         {"type": "object", "properties": []},
     ],
 )
-def test_what_the_api_has_no_form_of_is_refused_and_can_go_into_the_prompt(schema: dict[str, Any]) -> None:
+def test_unenforceable_schema_is_refused_unsent(schema: dict[str, Any]) -> None:
     with pytest.raises(ProviderError, match="the API does not enforce") as refused:
         enforceable_schema(schema)
 

@@ -71,7 +71,7 @@ async def error_from(claude: Provider, made: ModelRequest) -> ProviderError:
     return failed.value
 
 
-async def test_the_ledger_is_the_invoice_for_answers_by_a_tool(claude: Provider, claude_stub: str) -> None:
+async def test_anthropic_tool_ledger_matches_invoice(claude: Provider, claude_stub: str) -> None:
     by_tool = MODELS.of(LLMProvider.ANTHROPIC, SONNET).model_copy(update={"native_schema": False})
     desk = gateway(claude, clock=SimClock(TODAY), capabilities=Capabilities([*MODELS, by_tool]))
     before = (await asyncio.to_thread(page_of, claude_stub, "/invoice"))["total_nusd"]
@@ -86,7 +86,7 @@ async def test_the_ledger_is_the_invoice_for_answers_by_a_tool(claude: Provider,
     assert str(finals["call"].parsed_output["size"]) == "1.50"
 
 
-def test_one_strict_tool_is_offered_for_one_call_and_no_format_is_asked_for() -> None:
+def test_strict_tool_is_offered_without_format() -> None:
     sent = spelled()
 
     assert [(tool["name"], tool["strict"]) for tool in sent["tools"]] == [("answer", True)]
@@ -95,26 +95,26 @@ def test_one_strict_tool_is_offered_for_one_call_and_no_format_is_asked_for() ->
     assert "format" not in sent.get("output_config", {})
 
 
-def test_a_call_is_demanded_of_a_model_that_takes_that() -> None:
+def test_tool_call_forced_if_model_allows() -> None:
     demanded = {"type": "tool", "name": "answer", "disable_parallel_tool_use": True}
 
     assert spelled(forced=True)["tool_choice"] == demanded
 
 
-def test_a_call_is_not_demanded_of_a_model_that_thinks_by_a_budget() -> None:
+def test_tool_call_not_forced_with_thinking() -> None:
     sent = spelled(forced=True, model=WITH_BUDGET, budget=LLMBudget(thinking_budget=2000))
 
     assert sent["thinking"]["type"] == "enabled"
     assert sent["tool_choice"]["type"] == "auto"
 
 
-def test_a_tool_is_billed_as_input_and_so_it_is_counted() -> None:
+def test_tool_definition_is_counted_as_input() -> None:
     assert count_arguments(playing("call"), ttl="")["tools"] == spelled()["tools"]
 
 
 @pytest.mark.parametrize("model", [SONNET, WITH_BUDGET])
 @pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")
-async def test_the_input_of_the_call_is_the_answer_digit_for_digit(claude: Provider, model: str) -> None:
+async def test_tool_input_is_exact_answer(claude: Provider, model: str) -> None:
     answer = await claude.complete(playing("call", model, forced=model == WITH_BUDGET))
 
     assert (answer.text, answer.stop_reason, answer.beside) == (EXACT, "tool_use", "")
@@ -122,32 +122,32 @@ async def test_the_input_of_the_call_is_the_answer_digit_for_digit(claude: Provi
     assert answer.provider_request_id == "req_1"
 
 
-async def test_thinking_before_a_call_is_no_part_of_the_answer(claude: Provider) -> None:
+async def test_thinking_before_call_is_not_answer(claude: Provider) -> None:
     answer = await claude.complete(playing("thoughtful_call"))
 
     assert (answer.text, answer.usage.thinking_tokens) == (EXACT, 30)
 
 
-async def test_a_text_beside_the_call_is_kept_apart(claude: Provider) -> None:
+async def test_text_with_call_is_kept_separately(claude: Provider) -> None:
     answer = await claude.complete(playing("call_beside"))
 
     assert (answer.text, answer.beside) == (EXACT, f"{OTHER}done")
 
 
-async def test_without_a_call_the_text_is_the_answer(claude: Provider) -> None:
+async def test_text_is_answer_without_call(claude: Provider) -> None:
     answer = await claude.complete(playing("talk"))
 
     assert (answer.text, answer.stop_reason) == (GOOD, "end_turn")
 
 
-async def test_a_call_that_was_announced_and_is_not_there_leaves_no_answer(claude: Provider) -> None:
+async def test_missing_announced_call_leaves_empty_answer(claude: Provider) -> None:
     answer = await claude.complete(playing("lost_call"))
 
     assert (answer.text, answer.beside) == ("", OTHER)
 
 
 @pytest.mark.parametrize(("word", "called"), [("two_calls", "(answer, answer)"), ("other_call", "buy")])
-async def test_other_calls_are_named_as_such(claude: Provider, word: str, called: str) -> None:
+async def test_other_tool_calls_are_named(claude: Provider, word: str, called: str) -> None:
     assert (await claude.complete(playing(word))).tool_called == called
 
 
@@ -158,21 +158,19 @@ async def test_other_calls_are_named_as_such(claude: Provider, word: str, called
         ("overfull_call", "model_context_window_exceeded"),
     ],
 )
-async def test_a_cut_call_keeps_what_there_is_and_why_it_stopped(
-    claude: Provider, word: str, reason: str
-) -> None:
+async def test_truncated_call_keeps_text_and_reason(claude: Provider, word: str, reason: str) -> None:
     answer = await claude.complete(playing(word))
 
     assert (answer.text, answer.stop_reason) == ('{"action": "buy"}', reason)
 
 
-async def test_a_refusal_is_one_whatever_was_called(claude: Provider) -> None:
+async def test_refusal_overrides_any_tool_call(claude: Provider) -> None:
     answer = await claude.complete(playing("refused_call"))
 
     assert (answer.text, answer.stop_reason) == ("no", "refusal")
 
 
-async def test_a_call_that_says_its_input_twice_is_no_answer(claude: Provider) -> None:
+async def test_duplicate_tool_input_raises(claude: Provider) -> None:
     e = await error_from(claude, playing("call_twice_said"))
 
     assert (e.kind, e.sent) == (FailureKind.SERVER_ERROR, True)
@@ -180,21 +178,19 @@ async def test_a_call_that_says_its_input_twice_is_no_answer(claude: Provider) -
 
 
 @pytest.mark.parametrize("word", [*REFUSED_SCHEMAS])
-async def test_a_tool_that_the_provider_does_not_take_is_a_refused_schema(
-    claude: Provider, word: str
-) -> None:
+async def test_rejected_tool_is_schema_refusal(claude: Provider, word: str) -> None:
     e = await error_from(claude, playing(word))
 
     assert (e.kind, e.sent) == (FailureKind.SCHEMA_REFUSED, False)
 
 
-async def test_a_demand_that_the_model_does_not_take_is_a_refused_schema(claude: Provider) -> None:
+async def test_rejected_tool_choice_is_schema_refusal(claude: Provider) -> None:
     e = await error_from(claude, playing("call", forced=True))
 
     assert (e.kind, e.sent) == (FailureKind.SCHEMA_REFUSED, False)
 
 
-async def test_a_text_keeps_its_digits_too(claude: Provider, claude_stub: str) -> None:
+async def test_native_text_answer_keeps_digits(claude: Provider, claude_stub: str) -> None:
     native = over("native_schema", playing("talk"))
 
     answer = await claude.complete(native)

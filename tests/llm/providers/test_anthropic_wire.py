@@ -28,7 +28,7 @@ def message(*inputs: str) -> str:
     written=st.lists(st.tuples(JSON, st.sampled_from([None, 0, 1, "\t"])), min_size=1, max_size=3),
     plain=st.booleans(),
 )
-def test_every_input_comes_out_as_it_went_in(written: list[tuple[Any, Any]], *, plain: bool) -> None:
+def test_tool_input_round_trips_verbatim(written: list[tuple[Any, Any]], *, plain: bool) -> None:
     inputs = [json.dumps(value, indent=indent, ensure_ascii=plain) for value, indent in written]
 
     found = calls_in(message(*inputs).encode("utf-8", "surrogatepass"))
@@ -46,11 +46,11 @@ def test_every_input_comes_out_as_it_went_in(written: list[tuple[Any, Any]], *, 
         '{"a": "\\ud83d"}',
     ],
 )
-def test_what_a_parsed_object_loses_is_kept(written: str) -> None:
+def test_details_lost_by_parsing_are_kept(written: str) -> None:
     assert calls_in(message(written).encode()) == [ToolCall("answer", written)]
 
 
-def test_a_message_in_another_encoding_of_json_is_read_too() -> None:
+def test_utf16_message_is_read() -> None:
     assert calls_in(message('{"a":"ü"}').encode("utf-16")) == [ToolCall("answer", '{"a":"ü"}')]
 
 
@@ -71,10 +71,10 @@ def test_a_message_in_another_encoding_of_json_is_read_too() -> None:
         '{"content":[{"type" "text"}]}',
     ],
 )
-def test_what_is_no_message_or_says_a_part_twice_is_refused(nonsense: str) -> None:
+def test_malformed_or_ambiguous_message_is_refused(nonsense: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         calls_in(nonsense.encode())
 
 
-def test_a_message_without_calls_has_none() -> None:
+def test_message_without_calls_gives_empty_list() -> None:
     assert calls_in(b'{"content":[{"type":"text","text":"hi"}]}') == []

@@ -33,17 +33,17 @@ UPSTREAM = {"upstream_inference_cost": 0.002}
         ({"cost": 1_000_000, "is_byok": False}, 10**15),
     ],
 )  # fmt: skip
-def test_bill_with_a_known_unit_is_read_in_nano_dollars(usage: dict[str, Any], nusd: int) -> None:
+def test_bill_with_known_unit_is_read(usage: dict[str, Any], nusd: int) -> None:
     assert bill_of(usage) == Bill(nusd)
 
 
 @pytest.mark.parametrize("usage", [None, 7, [], {}, {"prompt_tokens": 7}, {"cost": 0}, {"cost_details": 7}])
-def test_usage_without_a_bill_has_none(usage: Any) -> None:
+def test_usage_without_cost_has_no_bill(usage: Any) -> None:
     assert bill_of(usage) == NO_BILL
 
 
 @pytest.mark.parametrize("cost", [0.5, 3100, "text", {"input_cost": 1}])
-def test_cost_without_a_known_unit_is_not_read_and_reported(cost: Any) -> None:
+def test_cost_without_unit_is_only_reported(cost: Any) -> None:
     found = bill_of({"cost": cost})
 
     assert found.nusd is None
@@ -53,7 +53,7 @@ def test_cost_without_a_known_unit_is_not_read_and_reported(cost: Any) -> None:
 @pytest.mark.parametrize(
     "value", [-0.5, -1, float("nan"), float("inf"), "text", True, [1], 1e300, 1_000_000.5, 10**30]
 )
-def test_value_that_is_not_an_amount_is_ignored_and_reported(value: Any) -> None:
+def test_non_amount_is_ignored_and_reported(value: Any) -> None:
     found = bill_of({"cost": value, "is_byok": False, "cost_details": UPSTREAM})
 
     assert found.nusd == 2_000_000
@@ -73,7 +73,7 @@ def test_option_reads_or_ignores_a_cost() -> None:
     ("host", "unit"),
     [("openrouter.ai", "usd"), ("eu.openrouter.ai", "usd"), ("notopenrouter.ai", "known"), ("", "known")],
 )
-def test_unit_of_a_host_is_that_of_its_domain(host: str, unit: BillUnit) -> None:
+def test_bill_unit_follows_host_domain(host: str, unit: BillUnit) -> None:
     assert unit_at(host) == unit
 
 
@@ -82,7 +82,7 @@ def test_unit_of_a_host_is_that_of_its_domain(host: str, unit: BillUnit) -> None
     st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
                  lambda inner: st.dictionaries(st.sampled_from(["total_cost", "a_cost", "upstream_inference_cost"]), inner), max_leaves=4),
 ))  # fmt: skip
-def test_bill_of_any_usage_is_an_amount_or_none(usage: dict[str, Any]) -> None:
+def test_bill_of_any_usage_stays_bounded(usage: dict[str, Any]) -> None:
     found = bill_of(usage)
 
     assert found.nusd is None or 0 <= found.nusd <= 3 * 10**15

@@ -58,14 +58,14 @@ async def used(pool: ClientPerKey[Provider], tenant: str) -> str:
         return provider.key
 
 
-async def test_tenants_of_one_key_share_a_connection(made: list[Connected]) -> None:
+async def test_tenants_with_same_key_share_connection(made: list[Connected]) -> None:
     pool = by_key(Handed(a="k1", b="k1", c="k2"), made)
 
     assert [await used(pool, tenant) for tenant in "abca"] == ["k1", "k1", "k2", "k1"]
     assert [one.key for one in made] == ["k1", "k2"]
 
 
-async def test_calls_at_once_connect_once(made: list[Connected]) -> None:
+async def test_concurrent_calls_connect_once(made: list[Connected]) -> None:
     pool = by_key(Handed(a="k1"), made)
 
     async with asyncio.TaskGroup() as group:
@@ -75,7 +75,7 @@ async def test_calls_at_once_connect_once(made: list[Connected]) -> None:
     assert len(made) == 1
 
 
-async def test_an_exchanged_key_is_used_and_the_old_connection_closed(made: list[Connected]) -> None:
+async def test_key_change_closes_old_connection(made: list[Connected]) -> None:
     keys = Handed(a="k1")
     pool = by_key(keys, made)
     await used(pool, "a")
@@ -86,7 +86,7 @@ async def test_an_exchanged_key_is_used_and_the_old_connection_closed(made: list
     assert [one.closed for one in made] == [1, 0]
 
 
-async def test_a_connection_is_not_closed_while_a_call_is_under_way(made: list[Connected]) -> None:
+async def test_connection_stays_open_during_call(made: list[Connected]) -> None:
     keys = Handed(a="k1")
     pool = by_key(keys, made)
 
@@ -98,7 +98,7 @@ async def test_a_connection_is_not_closed_while_a_call_is_under_way(made: list[C
     assert made[0].closed == 1
 
 
-async def test_a_key_that_another_tenant_still_has_stays_connected(made: list[Connected]) -> None:
+async def test_shared_key_connection_stays_open(made: list[Connected]) -> None:
     keys = Handed(a="k1", b="k1")
     pool = by_key(keys, made)
     await used(pool, "a")
@@ -111,14 +111,14 @@ async def test_a_key_that_another_tenant_still_has_stays_connected(made: list[Co
     assert await used(pool, "b") == "k1"
 
 
-async def test_without_a_key_nothing_is_connected(made: list[Connected]) -> None:
+async def test_missing_key_opens_no_connection(made: list[Connected]) -> None:
     with pytest.raises(ProviderError):
         await used(by_key(Handed(), made), "a")
 
     assert made == []
 
 
-async def test_closing_closes_every_connection_once(made: list[Connected]) -> None:
+async def test_close_closes_each_connection_once(made: list[Connected]) -> None:
     pool = by_key(Handed(a="k1", b="k2"), made)
     await used(pool, "a")
     await used(pool, "b")

@@ -21,7 +21,7 @@ async def failure(provider: Provider) -> ProviderError:
 @pytest.mark.parametrize(
     ("variable", "value"), [("SSL_CERT_FILE", "/nowhere"), ("HTTP_PROXY", "http://me:secret@host:port")]
 )
-async def test_an_environment_that_no_client_can_be_made_in_is_reported_and_costs_nothing(
+async def test_broken_client_environment_is_reported_unsent(
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -33,7 +33,7 @@ async def test_an_environment_that_no_client_can_be_made_in_is_reported_and_cost
     assert "secret" not in error.message
 
 
-def test_a_missing_package_is_named() -> None:
+def test_missing_package_is_named_in_error() -> None:
     with pytest.raises(ProviderError, match="No module named 'openai'") as failed, nothing_sent():
         raise ModuleNotFoundError("No module named 'openai'")
 

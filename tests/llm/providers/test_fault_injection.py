@@ -40,7 +40,7 @@ async def outcome_of(provider: FaultyProvider, to: ModelRequest) -> str:
     return f"{answer.provider_response_id} {answer.stop_reason} {answer.text}"
 
 
-def test_shares_are_read_in_any_order_and_with_spaces() -> None:
+def test_fault_shares_parse_in_any_order() -> None:
     assert Faults.parse(" cut=1.5% , malformed = 5%").shares == (
         (FaultKind.MALFORMED, 0.05),
         (FaultKind.CUT, 0.015),
@@ -48,7 +48,7 @@ def test_shares_are_read_in_any_order_and_with_spaces() -> None:
     assert Faults.parse("").shares == ()
 
 
-def test_cut_is_another_word_for_truncated() -> None:
+def test_cut_is_alias_of_truncated() -> None:
     assert Faults.parse("truncated=1.5%") == Faults.parse("cut=1.5%")
 
 
@@ -66,7 +66,7 @@ def test_cut_is_another_word_for_truncated() -> None:
         ("=5%", "=5%", "not a kind"),
     ],
 )
-def test_a_wrong_description_is_refused_and_says_what_is_allowed(text: str, part: str, reason: str) -> None:
+def test_invalid_fault_description_lists_allowed_kinds(text: str, part: str, reason: str) -> None:
     with pytest.raises(
         FaultsError, match=f"{reason}.*Allowed: malformed, timeout, refusal, truncated"
     ) as refused:
@@ -75,20 +75,20 @@ def test_a_wrong_description_is_refused_and_says_what_is_allowed(text: str, part
     assert refused.value.part == part
 
 
-def test_shares_may_come_to_a_hundred_per_cent() -> None:
+def test_fault_shares_may_total_hundred_percent() -> None:
     faults = Faults.parse("malformed=33.3%,timeout=33.3%,refusal=33.4%")
 
     assert faults.pick(0.999999) is FaultKind.REFUSAL
 
 
 @given(st.floats(0, 1, exclude_max=True))
-def test_a_chance_picks_the_kind_whose_share_it_falls_into(chance: float) -> None:
+def test_chance_picks_matching_fault_kind(chance: float) -> None:
     picked = Faults.parse("malformed=50%,cut=25%").pick(chance)
 
     assert picked is (FaultKind.MALFORMED if chance < 0.5 else FaultKind.CUT if chance < 0.75 else None)
 
 
-async def test_the_shares_are_met_over_many_envelopes() -> None:
+async def test_fault_shares_hold_over_many_envelopes() -> None:
     provider = faulty("malformed=20%,timeout=10%,refusal=10%,cut=10%")
 
     words = Counter([(await outcome_of(provider, asked(number))).split()[0] for number in range(1000)])
@@ -100,7 +100,7 @@ async def test_the_shares_are_met_over_many_envelopes() -> None:
     assert words["injected:cut"] == pytest.approx(100, abs=40)
 
 
-async def test_the_same_attempts_fail_in_the_same_way_in_any_order() -> None:
+async def test_faults_are_deterministic_in_any_order() -> None:
     provider = faulty("malformed=40%,timeout=10%,refusal=10%,cut=40%")
     requests = [asked(number) for number in range(50)]
 
@@ -115,14 +115,14 @@ async def test_the_same_attempts_fail_in_the_same_way_in_any_order() -> None:
     ]
 
 
-async def test_an_injected_timeout_may_have_been_billed() -> None:
+async def test_injected_timeout_counts_as_sent() -> None:
     with pytest.raises(ProviderError, match="injected timeout") as failed:
         await faulty("timeout=100%").complete(asked())
 
     assert (failed.value.kind, failed.value.sent) == (FailureKind.TIMEOUT, True)
 
 
-async def test_an_injected_refusal_has_no_text() -> None:
+async def test_injected_refusal_has_no_text() -> None:
     answer = await faulty("refusal=100%").complete(asked())
 
     assert (answer.text, answer.stop_reason, answer.provider_response_id) == (
@@ -132,7 +132,7 @@ async def test_an_injected_refusal_has_no_text() -> None:
     )
 
 
-async def test_cut_answers_are_beginnings_and_half_of_them_claim_to_be_whole() -> None:
+async def test_cut_answers_are_prefixes_half_unmarked() -> None:
     provider = faulty("cut=100%")
 
     answers = [await provider.complete(asked(number)) for number in range(100)]
@@ -141,7 +141,7 @@ async def test_cut_answers_are_beginnings_and_half_of_them_claim_to_be_whole() -
     assert Counter(answer.stop_reason for answer in answers)["end_turn"] == pytest.approx(50, abs=20)
 
 
-async def test_no_spoilt_answer_is_accepted() -> None:
+async def test_faulty_answers_are_never_accepted() -> None:
     parser = InstructorParser()
     for faults in ("malformed=100%", "cut=100%", "refusal=100%"):
         for number in range(100):
@@ -150,7 +150,7 @@ async def test_no_spoilt_answer_is_accepted() -> None:
             assert not isinstance(parser.read(answer, asked(number)), Accepted), answer.text
 
 
-async def test_malformed_answers_are_broken_in_several_ways() -> None:
+async def test_malformed_answers_break_in_many_ways() -> None:
     provider = faulty(
         "malformed=100%", json.dumps({"answer": "a, b", "n": 1, "list": [1, 2], "o": {"k": True}})
     )
@@ -160,13 +160,13 @@ async def test_malformed_answers_are_broken_in_several_ways() -> None:
     assert len(texts) > 10
 
 
-async def test_what_a_provider_parsed_itself_is_dropped_with_the_text() -> None:
+async def test_malformed_fault_drops_structured_answer() -> None:
     answer = await faulty("malformed=100%", response(TEXT, structured={"answer": "4"})).complete(asked())
 
     assert answer.structured is None
 
 
-async def test_without_faults_the_answer_is_the_inner_ones() -> None:
+async def test_answer_without_faults_is_passed_through() -> None:
     whole = response(TEXT)
 
     assert await faulty("", whole).complete(asked()) is whole
@@ -181,7 +181,7 @@ class Closing(ScriptedProvider):
         self.closed = True
 
 
-async def test_counting_and_closing_are_the_inner_ones() -> None:
+async def test_count_and_close_are_delegated() -> None:
     inner = Closing([])
     provider = FaultyProvider(inner, Faults.parse("cut=100%"), "seed")
 
@@ -190,7 +190,7 @@ async def test_counting_and_closing_are_the_inner_ones() -> None:
     assert inner.closed
 
 
-async def test_an_error_of_the_inner_provider_comes_through() -> None:
+async def test_inner_provider_error_is_propagated() -> None:
     def fail(_: ModelRequest) -> ModelResponse:
         raise ProviderError(FailureKind.RATE_LIMIT, "slow down", sent=False)
 

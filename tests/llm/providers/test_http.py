@@ -81,7 +81,7 @@ async def error_from(provider: Provider) -> ProviderError:
     ],
     ids=str,
 )
-async def test_a_message_is_asked_for_as_the_sdk_asks(model: str, changes: dict[str, Any]) -> None:
+async def test_message_request_matches_sdk_request(model: str, changes: dict[str, Any]) -> None:
     made = asked(model, **changes)
 
     async with recording(page(MESSAGE, request_id="req-1")) as server:
@@ -99,7 +99,7 @@ async def test_a_message_is_asked_for_as_the_sdk_asks(model: str, changes: dict[
 
 @pytest.mark.parametrize("dialect", get_args(Dialect))
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_completion_is_asked_for_as_the_sdk_asks(dialect: Dialect, transport: Any) -> None:
+async def test_completion_request_matches_sdk_request(dialect: Dialect, transport: Any) -> None:
     made = asked(transport=transport, tools=(TOOL,))
     body = completion_body(made, dialect, logprobs=True)
 
@@ -114,7 +114,7 @@ async def test_a_completion_is_asked_for_as_the_sdk_asks(dialect: Dialect, trans
     assert mine[0] == "/v1/chat/completions"
 
 
-async def test_only_the_headers_of_the_client_itself_differ() -> None:
+async def test_only_client_headers_differ_from_sdk() -> None:
     async with recording(page(MESSAGE)) as server:
         for adapter in (AnthropicProvider, AnthropicSdkProvider):
             async with aclosing(adapter(OneKey(KEY), base_url=server.address)) as provider:
@@ -126,7 +126,7 @@ async def test_only_the_headers_of_the_client_itself_differ() -> None:
     assert ours["user-agent"].startswith("agentic-trading/")
 
 
-def test_every_error_that_aiohttp_offers_has_a_meaning_but_for_those_of_other_uses() -> None:
+def test_every_relevant_aiohttp_error_has_meaning() -> None:
     offered = [getattr(aiohttp, name) for name in aiohttp.__all__]
     errors = {one for one in offered if isinstance(one, type) and issubclass(one, Exception)}
 
@@ -156,13 +156,13 @@ def test_every_error_that_aiohttp_offers_has_a_meaning_but_for_those_of_other_us
         (ConnectionResetError, FailureKind.SERVER_ERROR, True),
     ],
 )
-def test_what_fails_before_there_is_a_connection_was_not_sent(
+def test_client_error_maps_to_expected_meaning(
     raised: type[Exception], kind: FailureKind, *, sent: bool
 ) -> None:
     assert meaning_of_client_error(raised.__new__(raised)) == (kind, sent)
 
 
-async def test_requests_of_all_tenants_share_connections_and_keep_no_cookie() -> None:
+async def test_tenants_share_connections_without_cookies() -> None:
     async with (
         recording(page(COMPLETION, set_cookie="a=1")) as server,
         aclosing(OpenAIProvider(OneKey(KEY), base_url=server.address)) as provider,
@@ -175,7 +175,7 @@ async def test_requests_of_all_tenants_share_connections_and_keep_no_cookie() ->
     assert all("cookie" not in one.headers for one in server.requests)
 
 
-async def test_a_redirect_is_not_followed() -> None:
+async def test_redirect_is_not_followed() -> None:
     async with recording(page(COMPLETION)) as elsewhere:
         moved = page({}, "307 Moved", location=f"{elsewhere.address}/v1/chat/completions")
         async with recording(moved) as server:
@@ -185,7 +185,7 @@ async def test_a_redirect_is_not_followed() -> None:
     assert elsewhere.requests == []
 
 
-async def test_no_proxy_and_no_password_of_the_environment_is_used(
+async def test_environment_proxy_and_netrc_are_ignored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     netrc = tmp_path / "netrc"
@@ -204,7 +204,7 @@ async def test_no_proxy_and_no_password_of_the_environment_is_used(
 
 
 @pytest.mark.parametrize("adapter", [OpenAIProvider, AnthropicProvider])
-async def test_a_proxy_that_is_named_is_used(adapter: type[OpenAIProvider | AnthropicProvider]) -> None:
+async def test_configured_proxy_is_used(adapter: type[OpenAIProvider | AnthropicProvider]) -> None:
     answer = page(COMPLETION if adapter is OpenAIProvider else MESSAGE)
 
     async with recording(answer) as proxy:
@@ -215,7 +215,7 @@ async def test_a_proxy_that_is_named_is_used(adapter: type[OpenAIProvider | Anth
     assert proxy.requests[0].path.startswith("http://api.invalid/v1/")
 
 
-async def test_a_proxy_that_lets_nothing_through_leaves_nothing_to_pay() -> None:
+async def test_proxy_refusal_counts_as_unsent() -> None:
     async with recording(page({}, "407 Proxy Authentication Required")) as proxy:
         provider = OpenAIProvider(OneKey(KEY), base_url="https://api.invalid/v1", proxy=proxy.address)
         error = await error_from(provider)
@@ -225,7 +225,7 @@ async def test_a_proxy_that_lets_nothing_through_leaves_nothing_to_pay() -> None
 
 
 @pytest.mark.parametrize("adapter", [OpenAIProvider, AnthropicProvider])
-async def test_a_call_that_is_given_up_ends_its_connection_and_the_next_one_is_answered(
+async def test_cancelled_call_closes_connection(
     adapter: type[OpenAIProvider | AnthropicProvider],
 ) -> None:
     async def give_up(limit: asyncio.Timeout) -> None:
@@ -246,7 +246,7 @@ async def test_a_call_that_is_given_up_ends_its_connection_and_the_next_one_is_a
     assert len(silent.requests) == 1
 
 
-async def test_a_server_that_ends_its_connection_without_an_answer_leaves_the_call_in_doubt() -> None:
+async def test_dropped_connection_leaves_call_in_doubt() -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.close()
@@ -268,7 +268,7 @@ async def test_a_server_that_ends_its_connection_without_an_answer_leaves_the_ca
     ],
     ids=["no HTTP", "a header without end", "no chunk"],
 )
-async def test_an_answer_that_is_no_http_leaves_the_call_in_doubt(nonsense: bytes) -> None:
+async def test_non_http_answer_is_in_doubt(nonsense: bytes) -> None:
     async with recording(nonsense) as server:
         error = await error_from(OpenAIProvider(OneKey(KEY), base_url=server.address))
 
@@ -276,7 +276,7 @@ async def test_an_answer_that_is_no_http_leaves_the_call_in_doubt(nonsense: byte
     assert KEY not in repr(error.__cause__)
 
 
-async def test_a_body_of_more_than_a_mebibyte_is_sent_whole() -> None:
+async def test_large_body_is_sent_complete() -> None:
     body = {"model": "m", "text": "x" * (2 << 20)}
 
     async with recording(page({})) as server, aclosing(session(server.address)) as ours:
@@ -285,7 +285,7 @@ async def test_a_body_of_more_than_a_mebibyte_is_sent_whole() -> None:
     assert server.requests[0].body == body
 
 
-def test_whole_numbers_of_any_size_are_spelled_and_what_is_no_json_is_refused_unsent() -> None:
+def test_big_integers_serialize_non_json_refused() -> None:
     assert spelled({"maximum": 10**30}) == b'{"maximum": 1000000000000000000000000000000}'
 
     for nothing in (float("nan"), "\ud83d", object()):
@@ -305,7 +305,7 @@ def secured(folder: Path) -> ssl.SSLContext:
     return context
 
 
-async def test_a_server_whose_certificate_nobody_has_signed_gets_nothing(certificates: Path) -> None:
+async def test_untrusted_server_receives_no_request(certificates: Path) -> None:
     async with recording(page(COMPLETION), secured(certificates)) as server:
         error = await error_from(OpenAIProvider(OneKey(KEY), base_url=server.address))
 
@@ -314,7 +314,7 @@ async def test_a_server_whose_certificate_nobody_has_signed_gets_nothing(certifi
     assert server.requests == []
 
 
-async def test_an_authority_of_ones_own_is_named_to_openssl_and_the_servers_name_is_checked(
+async def test_custom_ca_is_trusted_hostname_checked(
     certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "ca.pem"))

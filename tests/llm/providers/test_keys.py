@@ -47,20 +47,20 @@ async def test_one_key_serves_every_tenant() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "two words", "line\nfeed", "schlüssel"])
-async def test_what_no_header_can_carry_is_no_key(key: str) -> None:
+async def test_key_invalid_in_header_is_refused(key: str) -> None:
     error = await refused(OneKey(key))
 
     assert "visible ASCII" in error.message
     assert not key or key not in error.message
 
 
-async def test_a_tenants_own_key_goes_before_the_shared_one(folder: Path) -> None:
+async def test_tenant_key_takes_precedence_over_shared(folder: Path) -> None:
     keys = SecretsFolder(folder, NAME)
 
     assert [await keys.key_of(tenant) for tenant in ("acme", "other")] == ["sk-acme", SHARED]
 
 
-async def test_a_key_is_exchanged_without_a_restart(folder: Path) -> None:
+async def test_replaced_key_is_read_without_restart(folder: Path) -> None:
     keys = SecretsFolder(folder, NAME)
     await keys.key_of("acme")
 
@@ -71,7 +71,7 @@ async def test_a_key_is_exchanged_without_a_restart(folder: Path) -> None:
     assert await keys.key_of("acme") == "sk-next"
 
 
-async def test_a_key_of_the_same_length_at_the_same_moment_is_seen_too(folder: Path) -> None:
+async def test_key_change_detected_despite_same_mtime(folder: Path) -> None:
     keys, path = SecretsFolder(folder, NAME), folder / "acme" / NAME
     before = path.stat()
     await keys.key_of("acme")
@@ -82,18 +82,18 @@ async def test_a_key_of_the_same_length_at_the_same_moment_is_seen_too(folder: P
     assert await keys.key_of("acme") == "sk-emca"
 
 
-async def test_the_default_is_asked_where_no_file_is(tmp_path: Path) -> None:
+async def test_default_keys_used_without_file(tmp_path: Path) -> None:
     assert await SecretsFolder(tmp_path, NAME, OneKey("sk-default")).key_of("acme") == "sk-default"
 
 
-async def test_without_any_key_the_error_says_where_one_is_looked_for(tmp_path: Path) -> None:
+async def test_missing_key_error_names_paths(tmp_path: Path) -> None:
     error = await refused(SecretsFolder(tmp_path, NAME))
 
     assert str(tmp_path / "acme" / NAME) in error.message
     assert str(tmp_path / NAME) in error.message
 
 
-async def test_an_empty_file_is_an_error_and_not_another_key(folder: Path) -> None:
+async def test_empty_key_file_is_an_error(folder: Path) -> None:
     (folder / "acme" / NAME).write_text("\n", encoding="utf-8")
 
     error = await refused(SecretsFolder(folder, NAME, OneKey("sk-default")))
@@ -101,7 +101,7 @@ async def test_an_empty_file_is_an_error_and_not_another_key(folder: Path) -> No
     assert "empty" in error.message
 
 
-async def test_what_is_no_text_is_an_error_and_not_another_key(folder: Path) -> None:
+async def test_binary_key_file_is_an_error(folder: Path) -> None:
     (folder / "acme" / NAME).write_bytes(b"\xff\xfe")
 
     error = await refused(SecretsFolder(folder, NAME, OneKey("sk-default")))
@@ -109,7 +109,7 @@ async def test_what_is_no_text_is_an_error_and_not_another_key(folder: Path) -> 
     assert "cannot be read" in error.message
 
 
-async def test_what_is_no_file_is_an_error_and_not_another_key(folder: Path) -> None:
+async def test_key_path_directory_is_an_error(folder: Path) -> None:
     (folder / "acme" / NAME).unlink()
     (folder / "acme" / NAME).mkdir()
 
@@ -119,14 +119,14 @@ async def test_what_is_no_file_is_an_error_and_not_another_key(folder: Path) -> 
 
 
 @pytest.mark.parametrize("tenant", ["..", ".", "", "a/b", "../acme", "/etc", "a\0b", "a\\b", "-a", "x" * 129])
-async def test_a_tenant_that_is_no_name_of_a_folder_gets_no_key(folder: Path, tenant: str) -> None:
+async def test_invalid_tenant_name_gets_no_key(folder: Path, tenant: str) -> None:
     error = await refused(SecretsFolder(folder, NAME), tenant)
 
     assert "letters, digits" in error.message
 
 
 @given(tenant=st.text(max_size=20))
-async def test_no_tenant_reaches_a_file_outside_the_folder(
+async def test_tenant_cannot_escape_secrets_folder(
     tmp_path_factory: pytest.TempPathFactory, tenant: str
 ) -> None:
     outside = tmp_path_factory.getbasetemp()
@@ -137,7 +137,7 @@ async def test_no_tenant_reaches_a_file_outside_the_folder(
     await refused(SecretsFolder(inside, NAME), tenant)
 
 
-async def test_no_repr_shows_a_key(folder: Path) -> None:
+async def test_key_sources_hide_keys_in_repr(folder: Path) -> None:
     keys = SecretsFolder(folder, NAME, OneKey("sk-default"))
     await keys.key_of("acme")
 
@@ -183,7 +183,7 @@ async def _kept(read: Callable[[], Awaitable[ModelResponse]]) -> str:
 
 
 @pytest.mark.parametrize("before", range(60))
-async def test_key_at_any_place_of_an_answer_is_not_kept_in_part(before: int) -> None:
+async def test_truncated_answer_keeps_no_partial_key(before: int) -> None:
     text = f"{'x' * before}{KEY}{'y' * 60}"
 
     async def read(reader: Callable[[HttpReply], ModelResponse], page: dict[str, Any]) -> ModelResponse:

@@ -57,7 +57,7 @@ def ask(text: str, *, most: int = 40, **properties: Any) -> ModelRequest:
     )
 
 
-async def test_an_answer_says_what_why_and_who(model: LocalProvider) -> None:
+async def test_answer_has_reason_model_and_usage(model: LocalProvider) -> None:
     answer = await model.complete(ask("Name an animal.", animal={"enum": ["cat", "dog"]}))
 
     assert orjson.loads(answer.text)["animal"] in {"cat", "dog"}
@@ -80,7 +80,7 @@ HELD: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_the_schema_is_held_with_its_bounds(model: LocalProvider) -> None:
+async def test_answer_satisfies_schema_and_bounds(model: LocalProvider) -> None:
     made = ask("Tell a story about a cat that counts to a hundred.", most=300, **HELD)
 
     answer = await model.complete(made)
@@ -97,23 +97,21 @@ async def test_the_schema_is_held_with_its_bounds(model: LocalProvider) -> None:
         {"type": "array", "items": {"type": "string"}, "maxItems": 100_000},
     ],
 )
-async def test_a_schema_that_no_grammar_can_hold_is_refused_and_not_answered_without_one(
-    model: LocalProvider, unfit: dict[str, Any]
-) -> None:
+async def test_unsupported_schema_is_refused(model: LocalProvider, unfit: dict[str, Any]) -> None:
     with pytest.raises(ProviderError) as failed:
         await model.complete(ask("Answer.", one=unfit))
 
     assert (failed.value.kind, failed.value.sent) == (FailureKind.SCHEMA_REFUSED, False)
 
 
-async def test_properties_are_written_in_order_and_without_white_space(model: LocalProvider) -> None:
+async def test_properties_are_ordered_without_whitespace(model: LocalProvider) -> None:
     made = ask("Answer.", zebra={"enum": [1]}, ant={"enum": [2]})
 
     assert (await model.complete(made)).text == '{"zebra":1,"ant":2}'
 
 
 @pytest.mark.soak
-async def test_the_same_request_gets_the_same_answer_whatever_came_between(model: LocalProvider) -> None:
+async def test_repeated_request_gets_identical_answer(model: LocalProvider) -> None:
     story, other = ask("Tell a story about a fox."), ask("Tell a story about a fox and a hen.")
 
     first = await model.complete(story)
@@ -122,28 +120,28 @@ async def test_the_same_request_gets_the_same_answer_whatever_came_between(model
     assert await model.complete(story) == first
 
 
-async def test_an_answer_at_its_cap_is_reported_as_cut(model: LocalProvider) -> None:
+async def test_capped_answer_is_reported_as_cut(model: LocalProvider) -> None:
     answer = await model.complete(ask("Tell a long story.", most=8))
 
     assert (answer.stop_reason, answer.usage.output_tokens) == ("length", 8)
 
 
 @pytest.mark.soak
-async def test_requests_at_once_get_their_own_answers(model: LocalProvider) -> None:
+async def test_concurrent_requests_get_matching_answers(model: LocalProvider) -> None:
     async with asyncio.TaskGroup() as group:
         answers = [group.create_task(model.complete(ask("Answer.", n={"const": n}))) for n in range(3)]
 
     assert [task.result().text for task in answers] == ['{"n":0}', '{"n":1}', '{"n":2}']
 
 
-async def test_a_prompt_longer_than_the_context_is_refused_unread(model: LocalProvider) -> None:
+async def test_overlong_prompt_is_refused_unsent(model: LocalProvider) -> None:
     with pytest.raises(ProviderError, match="exceeds the available context size") as failed:
         await model.complete(ask("word " * 2_000))
 
     assert (failed.value.kind, failed.value.sent) == (FailureKind.INVALID_REQUEST, False)
 
 
-async def test_a_call_that_timed_out_gives_the_lane_back(model: LocalProvider) -> None:
+async def test_timed_out_call_frees_model(model: LocalProvider) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
             await model.complete(
@@ -154,7 +152,7 @@ async def test_a_call_that_timed_out_gives_the_lane_back(model: LocalProvider) -
         assert (await model.complete(ask("Answer.", n={"const": 1}))).text == '{"n":1}'
 
 
-async def test_closing_ends_the_call_under_way_and_those_that_wait(weights: Path) -> None:
+async def test_close_ends_running_and_waiting_calls(weights: Path) -> None:
     provider = LocalProvider(weights, context_tokens=1024)
     endless = ask("Count to a thousand.", most=800, n={"type": "string", "minLength": 4_000})
     await provider.complete(ask("Answer.", n={"const": 1}))
@@ -169,20 +167,20 @@ async def test_closing_ends_the_call_under_way_and_those_that_wait(weights: Path
     await provider.aclose()
 
 
-async def test_no_port_is_open_to_other_programs(model: LocalProvider) -> None:
+async def test_local_model_opens_no_port(model: LocalProvider) -> None:
     await model.complete(ask("Answer.", n={"const": 1}))
 
     assert await asyncio.to_thread(listening_ports) == []
 
 
-async def test_missing_weights_name_the_command_that_brings_them(tmp_path: Path) -> None:
+async def test_missing_weights_error_names_fetch_command(tmp_path: Path) -> None:
     failed = await failure_of(LocalProvider(tmp_path / "none.gguf"), ask("Answer."))
 
     assert (failed.kind, failed.sent) == (FailureKind.INVALID_REQUEST, False)
     assert "agentic-trading models fetch smollm2-135m" in failed.message
 
 
-async def test_other_weights_are_refused(tmp_path: Path) -> None:
+async def test_weights_of_wrong_size_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.gguf"
     path.write_bytes(b"GGUF")
 
@@ -191,14 +189,14 @@ async def test_other_weights_are_refused(tmp_path: Path) -> None:
     assert "it has 4 bytes, the published weights have" in failed.message
 
 
-async def test_weights_of_a_users_own_model_must_be_there(tmp_path: Path) -> None:
+async def test_missing_custom_weights_are_reported(tmp_path: Path) -> None:
     failed = await failure_of(LocalProvider(tmp_path / "none.gguf", model="mine"), ask("Answer."))
 
     assert "allowed are the GGUF weights of mine" in failed.message
 
 
 @pytest.mark.usefixtures("weights")
-async def test_weights_that_are_none_are_reported(tmp_path: Path) -> None:
+async def test_invalid_custom_weights_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "other.gguf"
     path.write_bytes(b"GGUF")
 
@@ -207,7 +205,7 @@ async def test_weights_that_are_none_are_reported(tmp_path: Path) -> None:
     assert "llama.cpp cannot load" in failed.message
 
 
-async def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_missing_library_error_names_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
 
     failed = await failure_of(LocalProvider(tmp_path / "none.gguf"), ask("Answer."))

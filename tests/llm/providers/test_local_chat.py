@@ -25,23 +25,23 @@ def test_equal_requests_have_equal_bodies() -> None:
     assert local_chat_body(request()) == local_chat_body(request())
 
 
-def test_a_request_without_a_temperature_is_greedy() -> None:
+def test_request_without_temperature_is_greedy() -> None:
     assert local_chat_body(request())["temperature"] == 0.0
 
 
-def test_the_envelopes_temperature_is_sent_where_the_model_takes_one() -> None:
+def test_envelope_temperature_is_sent_when_supported() -> None:
     takes = capability(sampling=True)
 
     assert local_chat_body(request(takes, temperature=0.7))["temperature"] == 0.7
 
 
-def test_text_is_asked_for_without_a_grammar() -> None:
+def test_text_request_has_no_grammar() -> None:
     prompted = request(capability(native_schema=False))
 
     assert "grammar" not in local_chat_body(prompted)
 
 
-def test_the_grammar_keeps_the_order_of_properties_and_wants_no_white_space() -> None:
+def test_grammar_keeps_property_order_without_whitespace() -> None:
     schema = {"type": "object", "properties": {"z": {"type": "null"}, "a": {"type": "null"}}}
 
     head, _, told = grammar(schema).partition("%json ")
@@ -51,7 +51,7 @@ def test_the_grammar_keeps_the_order_of_properties_and_wants_no_white_space() ->
     assert orjson.loads(told)["x-guidance"] == {"whitespace_flexible": False}
 
 
-def test_chunks_make_an_answer() -> None:
+def test_chunks_assemble_into_answer() -> None:
     answer = StreamedCompletion(never)
     chunks = [
         piece(None),
@@ -74,7 +74,7 @@ def test_cached_tokens_are_counted_apart() -> None:
     assert answer.usage == Usage(input_tokens=20, cache_read_tokens=10, output_tokens=7)
 
 
-def test_a_call_that_no_task_waits_for_stops_the_server() -> None:
+def test_abandoned_call_stops_server() -> None:
     assert StreamedCompletion(lambda: True).take(piece("more")) is True
 
 
@@ -87,16 +87,14 @@ def test_a_call_that_no_task_waits_for_stops_the_server() -> None:
         ({}, FailureKind.SERVER_ERROR, True),
     ],
 )
-def test_what_the_server_refuses_was_never_worked_on(
-    error: dict[str, Any], kind: FailureKind, *, sent: bool
-) -> None:
+def test_server_error_maps_to_expected_kind(error: dict[str, Any], kind: FailureKind, *, sent: bool) -> None:
     failed = server_error(error)
 
     assert (failed.kind, failed.sent) == (kind, sent)
     assert failed.message
 
 
-def test_a_model_that_holds_bounds_gets_them_in_the_schema() -> None:
+def test_bounds_supporting_model_keeps_schema_bounds() -> None:
     schema = {
         "type": "object",
         "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 5}},
@@ -112,7 +110,7 @@ def test_a_model_that_holds_bounds_gets_them_in_the_schema() -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"^(?=a)a$", r"^(?i)a$", r"\bcat\b", r"^(a)\1$"])
-def test_a_pattern_that_no_grammar_holds_is_put_into_the_prompt(pattern: str) -> None:
+def test_unsupported_pattern_moves_to_description(pattern: str) -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"type": "string", "pattern": pattern}},

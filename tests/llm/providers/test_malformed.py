@@ -25,17 +25,17 @@ CHANCE = st.floats(0, 1, exclude_max=True)
         (0.75, 0.0, TEXT + "\n\nI hope this helps."),
     ],
 )
-def test_each_way_breaks_one_place(way: float, where: float, text: str) -> None:
+def test_each_way_breaks_expected_place(way: float, where: float, text: str) -> None:
     assert malform(TEXT, way=way, where=where) == text
 
 
 @given(CHANCE, CHANCE, st.text())
-def test_any_text_is_changed(way: float, where: float, text: str) -> None:
+def test_text_without_quotes_is_always_changed(way: float, where: float, text: str) -> None:
     assert malform(text, way=way, where=where) != text or '"' in text
 
 
 @given(CHANCE, CHANCE)
-def test_a_broken_object_is_not_the_object(way: float, where: float) -> None:
+def test_broken_object_never_equals_original(way: float, where: float) -> None:
     try:
         assert json.loads(malform(TEXT, way=way, where=where)) != json.loads(TEXT)
     except json.JSONDecodeError:

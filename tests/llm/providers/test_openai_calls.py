@@ -120,14 +120,14 @@ def mixed(outcome: str) -> LLMEnvelope:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_it_keeps_the_promises_of_a_provider_over_every_transport(
+async def test_openai_adapter_keeps_provider_promises(
     promise: Promise, transport: Transport, stub: str
 ) -> None:
     async with desk(f"{stub}/v1") as one:
         await promise(Over(one.provider, transport))
 
 
-async def test_the_ledger_equals_the_invoice_and_is_above_it_only_where_the_answer_was_lost(
+async def test_ledger_matches_invoice_except_lost_answers(
     stub: str,
 ) -> None:
     async with desk(f"{stub}/v1") as one:
@@ -152,7 +152,7 @@ async def test_the_ledger_equals_the_invoice_and_is_above_it_only_where_the_answ
     assert sum(invoiced.values()) > 0
 
 
-async def test_an_answer_keeps_who_served_it_and_what_it_used(stub: str) -> None:
+async def test_result_keeps_serving_model_and_usage(stub: str) -> None:
     async with desk(f"{stub}/v1") as one:
         result = (await one.runner.run(asking("cache-written").build())).result
 
@@ -165,7 +165,7 @@ async def test_an_answer_keeps_who_served_it_and_what_it_used(stub: str) -> None
     assert (result.output_tokens, result.service_tier, result.stop_reason) == (20, "default", "stop")
 
 
-async def test_thinking_is_part_of_the_output(stub: str) -> None:
+async def test_thinking_tokens_count_as_output(stub: str) -> None:
     async with desk(f"{stub}/v1") as one:
         result = (await one.runner.run(asking("thinking").build())).result
 
@@ -176,7 +176,7 @@ async def test_thinking_is_part_of_the_output(stub: str) -> None:
     )
 
 
-async def test_logprobs_are_asked_for_where_the_model_offers_them_and_kept(stub: str) -> None:
+async def test_offered_logprobs_are_requested_and_kept(stub: str) -> None:
     async with desk(f"{stub}/v1") as one:
         result = (await one.runner.run(asking("logprobs kept").build())).result
 
@@ -185,7 +185,7 @@ async def test_logprobs_are_asked_for_where_the_model_offers_them_and_kept(stub:
     assert (result.reading.logprob_mean, result.reading.logprob_min) == (-1.0, -1.5)
 
 
-async def test_an_order_is_not_taken_from_another_model(stub: str) -> None:
+async def test_order_from_other_model_is_refused(stub: str) -> None:
     async with desk(f"{stub}/v1") as one:
         result = (await one.runner.run(asking("other-model", "execution").build())).result
 
@@ -193,7 +193,7 @@ async def test_an_order_is_not_taken_from_another_model(stub: str) -> None:
     assert (result.failure.category, result.model) == (FailureKind.WRONG_MODEL, "stub-small")
 
 
-async def test_a_failed_request_is_sent_once_by_the_adapter_and_again_by_the_runner_alone(stub: str) -> None:
+async def test_only_runner_retries_failed_request(stub: str) -> None:
     async with desk(f"{stub}/v1") as one:
         final = await one.runner.run(asking("500,429-ms,answer again", max_retries=3).build())
         kept = await attempts(one, final)
@@ -206,7 +206,7 @@ async def test_a_failed_request_is_sent_once_by_the_adapter_and_again_by_the_run
 @pytest.mark.parametrize(
     ("outcome", "wait_s"), [("429-ms", 1.5), ("429-seconds", 7), ("429-date", 30), ("429", None)]
 )
-async def test_a_server_says_how_long_to_wait(stub: str, outcome: str, wait_s: float | None) -> None:
+async def test_rate_limit_wait_is_read(stub: str, outcome: str, wait_s: float | None) -> None:
     e = await error_from(stub, outcomes=outcome)
 
     assert (e.kind, e.sent, e.retry_after_s, e.provider_request_id) == (
@@ -218,13 +218,13 @@ async def test_a_server_says_how_long_to_wait(stub: str, outcome: str, wait_s: f
 
 
 @pytest.mark.parametrize("outcome", ["no-schemas", "schema-too-large"])
-async def test_a_server_that_does_not_take_the_schema_has_a_kind_of_its_own(stub: str, outcome: str) -> None:
+async def test_server_schema_rejection_is_schema_refused(stub: str, outcome: str) -> None:
     e = await error_from(stub, outcomes=outcome)
 
     assert (e.kind, e.sent) == (FailureKind.SCHEMA_REFUSED, False)
 
 
-async def test_a_schema_that_a_server_does_not_take_is_put_into_the_prompt_and_answered(stub: str) -> None:
+async def test_rejected_schema_falls_back_to_prompt(stub: str) -> None:
     async with desk(f"{stub}/v1") as one:
         last = await one.runner.run(asking("no-schemas,answer stepped down").build())
         kept = await attempts(one, last)
@@ -235,7 +235,7 @@ async def test_a_schema_that_a_server_does_not_take_is_put_into_the_prompt_and_a
     assert (last.result.success, kept[0].result.cost_nusd) == (True, 0)
 
 
-async def test_an_unknown_model_is_named_by_the_server(stub: str) -> None:
+async def test_unknown_model_error_comes_from_server(stub: str) -> None:
     unknown = CAPABILITY.model_copy(update={"model": "stub-9"})
     envelope = asking().with_provider(unknown.provider, unknown.model).build()
     async with desk(f"{stub}/v1", None, unknown) as one:
@@ -248,7 +248,7 @@ async def test_an_unknown_model_is_named_by_the_server(stub: str) -> None:
     assert "`stub-9` does not exist" in failed.value.message
 
 
-async def test_a_wrong_key_is_refused_and_not_repeated_in_the_message(stub: str) -> None:
+async def test_wrong_key_is_redacted_in_error(stub: str) -> None:
     async with desk(f"{stub}/v1", OneKey("sk-wrong-secret")) as one:
         with pytest.raises(ProviderError) as failed:
             await one.provider.complete(made())
@@ -269,7 +269,7 @@ class NextKey:
         return f"sk-stub-{self.count}"
 
 
-async def test_a_key_that_was_exchanged_counts_from_the_next_request_on(stub: str) -> None:
+async def test_new_key_is_used_next_request(stub: str) -> None:
     async with desk(f"{stub}/v1", NextKey()) as one:
         for _ in range(2):
             await one.provider.complete(made(outcomes="answer exchanged"))
@@ -278,14 +278,14 @@ async def test_a_key_that_was_exchanged_counts_from_the_next_request_on(stub: st
     assert sent == ["Bearer sk-stub-1", "Bearer sk-stub-2"]
 
 
-async def test_requests_at_once_share_one_opening(stub: str) -> None:
+async def test_concurrent_requests_all_succeed(stub: str) -> None:
     async with desk(f"{stub}/v1") as one, asyncio.TaskGroup() as group:
         answers = [group.create_task(one.provider.complete(made())) for _ in range(8)]
 
     assert {task.result().text for task in answers} == {'{"action":"buy","size":1.50}'}
 
 
-async def test_nothing_of_the_environment_goes_along(stub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_environment_variables_are_not_sent(stub: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("API_KEY", "ORG_ID", "PROJECT_ID", "ADMIN_KEY", "BASE_URL"):
         monkeypatch.setenv(f"OPENAI_{name}", "http://elsewhere.invalid")
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "Authorization: Bearer elsewhere\nx-elsewhere: 1")
@@ -298,7 +298,7 @@ async def test_nothing_of_the_environment_goes_along(stub: str, monkeypatch: pyt
     assert request["path"] == "/v1/chat/completions"
 
 
-async def test_the_body_holds_the_cap_in_the_word_of_compatible_servers(stub: str) -> None:
+async def test_compatible_body_uses_max_tokens(stub: str) -> None:
     async with desk(f"{stub}/v1") as one:
         await one.provider.complete(made(outcomes="answer body"))
 
@@ -308,7 +308,7 @@ async def test_the_body_holds_the_cap_in_the_word_of_compatible_servers(stub: st
     assert {"store", "service_tier", "max_completion_tokens", "reasoning_effort", "stream"}.isdisjoint(body)
 
 
-async def test_an_unreachable_server_is_named_and_nothing_was_sent() -> None:
+async def test_unreachable_server_is_named_and_unsent() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -319,7 +319,7 @@ async def test_an_unreachable_server_is_named_and_nothing_was_sent() -> None:
     assert e.message.startswith(f"cannot connect to {address}/v1 (ConnectionRefusedError: ")
 
 
-async def test_there_is_no_count_of_tokens_and_closing_twice_is_harmless(stub: str) -> None:
+async def test_token_count_absent_close_is_idempotent(stub: str) -> None:
     async with desk(f"{stub}/v1") as one:
         assert await one.provider.count_tokens(made()) is None
         await one.provider.complete(made())
@@ -327,7 +327,7 @@ async def test_there_is_no_count_of_tokens_and_closing_twice_is_harmless(stub: s
         await one.provider.aclose()
 
 
-def test_the_sdk_is_not_loaded_before_the_first_call() -> None:
+def test_sdks_not_loaded_at_construction() -> None:
     code = """\
 import sys
 from agentic_trading.llm.providers.keys import OneKey

@@ -55,7 +55,7 @@ def mapped(
     )
 
 
-def test_every_public_error_that_the_sdk_makes_of_an_answer_has_a_meaning() -> None:
+def test_every_sdk_status_error_has_meaning() -> None:
     # By `type`: the SDK's proxies load most of it when they are asked for their class.
     offered = {thing for thing in list(vars(openai).values()) if type(thing) is type}
 
@@ -66,7 +66,7 @@ def test_every_public_error_that_the_sdk_makes_of_an_answer_has_a_meaning() -> N
 
 
 @pytest.mark.parametrize("made", CLASSES)
-def test_an_answer_that_the_sdk_has_a_class_for_means_what_the_class_means(
+def test_sdk_error_class_matches_status_meaning(
     made: type[openai.APIStatusError],
 ) -> None:
     status, kind, sent = CLASSES[made]
@@ -99,7 +99,7 @@ def test_an_answer_that_the_sdk_has_a_class_for_means_what_the_class_means(
         (599, FailureKind.SERVER_ERROR, True),
     ],
 )
-def test_a_status_means_the_same_whatever_the_body(status: int, kind: FailureKind, *, sent: bool) -> None:
+def test_status_meaning_ignores_body(status: int, kind: FailureKind, *, sent: bool) -> None:
     bodies: list[object] = [None, "", "<html>", [], {}, {"message": 7, "code": 1, "type": None, "param": []}]
     for body in bodies:
         error = mapped(refused(status, body))
@@ -107,18 +107,18 @@ def test_a_status_means_the_same_whatever_the_body(status: int, kind: FailureKin
 
 
 @pytest.mark.parametrize("field", ["code", "type"])
-def test_a_spent_quota_is_billing_though_its_status_is_that_of_a_rate_limit(field: str) -> None:
+def test_spent_quota_is_billing_failure(field: str) -> None:
     e = mapped(refused(429, {"message": "You exceeded your current quota", field: "insufficient_quota"}))
 
     assert (e.kind, e.sent) == (FailureKind.BILLING, False)
 
 
-def test_a_filtered_prompt_is_a_refusal() -> None:
+def test_filtered_prompt_is_refusal() -> None:
     assert mapped(refused(400, {"code": "content_filter"})).kind is FailureKind.REFUSAL
 
 
 @pytest.mark.parametrize("page", [b"", b"<html>", b"[[", b"5", b"\xff"])
-def test_a_page_means_what_its_status_means(page: bytes) -> None:
+def test_error_page_follows_status(page: bytes) -> None:
     error = mapped(Refused(503, page, {}))
 
     assert (error.kind, error.sent) == (FailureKind.SERVER_ERROR, True)
@@ -139,7 +139,7 @@ def test_a_page_means_what_its_status_means(page: bytes) -> None:
         {"detail": [{"loc": ["body", "response_format"], "msg": "extra fields not permitted"}]},
     ],
 )
-def test_a_server_that_does_not_take_the_schema_has_a_kind_of_its_own(body: dict[str, Any]) -> None:
+def test_schema_rejection_requires_sent_schema(body: dict[str, Any]) -> None:
     for status in (400, 422):
         error = mapped(refused(status, body), with_schema=True)
         assert (error.kind, error.sent) == (FailureKind.SCHEMA_REFUSED, False)
@@ -147,31 +147,31 @@ def test_a_server_that_does_not_take_the_schema_has_a_kind_of_its_own(body: dict
 
 
 @pytest.mark.parametrize("message", ["context too long", "the account is restricted"])
-def test_another_bad_request_with_a_schema_is_not_blamed_on_it(message: str) -> None:
+def test_unrelated_bad_request_keeps_own_kind(message: str) -> None:
     e = mapped(refused(400, {"message": message, "param": "messages"}), with_schema=True)
 
     assert (e.kind, e.message) == (FailureKind.INVALID_REQUEST, f"HTTP 400: {message}")
 
 
-def test_a_message_is_cut_and_never_shows_the_key() -> None:
+def test_error_message_is_cut_and_redacted() -> None:
     e = mapped(refused(500, {"message": "key sk-secret " + "x" * 10_000}))
 
     assert "sk-secret" not in e.message
     assert len(e.message) == MESSAGE_CHARS
 
 
-def test_a_word_in_place_of_a_key_is_left_where_it_stands_in_a_message() -> None:
+def test_common_word_key_is_not_redacted() -> None:
     assert (
         mapped(refused(500, {"message": "none left"}), redaction=Redaction("none")).message
         == "HTTP 500: none left"
     )
 
 
-def test_a_server_that_says_nothing_is_quoted_by_its_status() -> None:
+def test_empty_error_shows_status() -> None:
     assert mapped(refused(500, {})).message == "HTTP 500: no message"
 
 
-def test_the_id_and_the_wait_of_an_error_are_kept() -> None:
+def test_error_keeps_id_and_wait() -> None:
     e = mapped(refused(429, None, **{"x-request-id": "req-9", "retry-after": "3"}))
 
     assert (e.provider_request_id, e.retry_after_s) == ("req-9", 3)
@@ -209,7 +209,7 @@ def test_wait_in_the_body_is_kept(delay: object, wait_s: float | None) -> None:
 
 
 @pytest.mark.parametrize(("header", "wait_s"), [("1", 3), ("7", 7)])
-def test_longer_wait_of_headers_and_body_counts(header: str, wait_s: float) -> None:
+def test_longer_retry_wait_wins(header: str, wait_s: float) -> None:
     assert mapped(refused(429, google("3s"), **{"retry-after": header})).retry_after_s == wait_s
 
 
@@ -225,5 +225,5 @@ def test_longer_wait_of_headers_and_body_counts(header: str, wait_s: float) -> N
         ("rate limit of tokens per minute", FailureKind.RATE_LIMIT),
     ],
 )  # fmt: skip
-def test_rate_limit_whose_words_name_a_spend_limit_is_billing(message: str, kind: FailureKind) -> None:
+def test_rate_limit_message_can_mean_billing(message: str, kind: FailureKind) -> None:
     assert mapped(refused(429, {"message": message})).kind is kind

@@ -71,7 +71,7 @@ def sent(dialect: Dialect = "compatible", *, forced: bool = False, **changes: An
 
 
 @pytest.mark.parametrize("dialect", ["openai", "compatible"])
-def test_one_strict_function_is_offered_for_one_call_and_no_format_is_asked_for(dialect: Dialect) -> None:
+def test_strict_function_is_offered_without_format(dialect: Dialect) -> None:
     body = sent(dialect)
 
     function = body["tools"][0]["function"]
@@ -81,46 +81,46 @@ def test_one_strict_function_is_offered_for_one_call_and_no_format_is_asked_for(
     assert "response_format" not in body
 
 
-def test_a_call_is_demanded_of_a_model_that_takes_that() -> None:
+def test_function_call_forced_if_model_allows() -> None:
     assert sent(forced=True)["tool_choice"] == {"type": "function", "function": {"name": "answer"}}
 
 
-def test_a_schema_that_strict_does_not_take_is_sent_as_a_wish() -> None:
+def test_non_strict_schema_is_sent_unenforced() -> None:
     assert sent(expected_output_schema=ORDER)["tools"][0]["function"]["strict"] is False
 
 
 @pytest.mark.parametrize("transport", ["native_schema", "json_mode", "prompted", "text"])
-def test_no_tool_is_offered_over_another_transport(transport: Any) -> None:
+def test_other_transports_offer_no_tool(transport: Any) -> None:
     body = completion_body(over(transport, request()), "openai", logprobs=False)
 
     assert {"tools", "tool_choice", "parallel_tool_calls"}.isdisjoint(body)
 
 
 @pytest.mark.parametrize(("outcome", "reason"), [("answer-call", "tool_calls"), ("demanded-call", "stop")])
-async def test_the_arguments_of_the_call_are_the_answer(stub: str, outcome: str, reason: str) -> None:
+async def test_call_arguments_are_the_answer(stub: str, outcome: str, reason: str) -> None:
     answer = await answered(stub, outcome)
 
     assert (answer.text, answer.stop_reason, answer.beside) == (SAID, reason, "")
     assert answer.usage.output_tokens == 20
 
 
-async def test_arguments_as_an_object_are_the_answer_as_they_are_written(stub: str) -> None:
+async def test_object_arguments_are_answer_as_written(stub: str) -> None:
     answer = await answered(stub, "call-without-text")
 
     assert (answer.text, answer.tool_called) == ('{"action": "buy", "size": 1}', "")
 
 
-async def test_a_text_beside_the_call_is_kept_apart(stub: str) -> None:
+async def test_text_with_function_call_is_separate(stub: str) -> None:
     answer = await answered(stub, "call-beside-text")
 
     assert (answer.text, answer.beside) == (SAID, BESIDE)
 
 
-async def test_without_a_call_the_text_is_the_answer(stub: str) -> None:
+async def test_text_is_answer_without_function_call(stub: str) -> None:
     assert (await answered(stub, "answer")).text == SAID
 
 
-async def test_a_call_that_was_announced_and_is_not_there_leaves_no_answer(stub: str) -> None:
+async def test_missing_function_call_leaves_empty_answer(stub: str) -> None:
     answer = await answered(stub, "lost-call")
 
     assert (answer.text, answer.beside) == ("", BESIDE)
@@ -130,23 +130,23 @@ async def test_a_call_that_was_announced_and_is_not_there_leaves_no_answer(stub:
     ("outcome", "called"),
     [("two-calls", "(answer, answer)"), ("other-call", "buy")],
 )
-async def test_other_calls_are_named_as_such(stub: str, outcome: str, called: str) -> None:
+async def test_other_function_calls_are_named(stub: str, outcome: str, called: str) -> None:
     assert (await answered(stub, outcome)).tool_called == called
 
 
-async def test_a_cut_call_keeps_what_there_is_and_why_it_stopped(stub: str) -> None:
+async def test_cut_function_call_keeps_partial_text(stub: str) -> None:
     answer = await answered(stub, "cut-call")
 
     assert (answer.text, answer.stop_reason) == ('{"action":"buy","si', "length")
 
 
-async def test_a_refusal_is_one_over_the_tool_too(stub: str) -> None:
+async def test_refusal_over_tool_is_refusal(stub: str) -> None:
     answer = await answered(stub, "refusal")
 
     assert (answer.text, answer.stop_reason) == ("I cannot help with that.", "refusal")
 
 
-async def test_the_ledger_is_the_invoice_for_answers_by_a_tool(stub: str) -> None:
+async def test_openai_tool_ledger_matches_invoice(stub: str) -> None:
     by_tool = CAPABILITY.model_copy(update={"native_schema": False, "strict_tool": True})
     async with desk(f"{stub}/v1", None, by_tool) as one:
         finals = {
@@ -160,7 +160,7 @@ async def test_the_ledger_is_the_invoice_for_answers_by_a_tool(stub: str) -> Non
 
 
 @pytest.mark.parametrize("outcome", ["no-tools", "tool-too-large"])
-async def test_a_tool_that_a_server_does_not_take_is_a_refused_schema(stub: str, outcome: str) -> None:
+async def test_rejected_function_is_schema_refusal(stub: str, outcome: str) -> None:
     with pytest.raises(ProviderError) as failed:
         await answered(stub, outcome)
 

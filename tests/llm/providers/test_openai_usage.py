@@ -21,7 +21,7 @@ def read(usage: Any, *, has_answer: bool = True) -> Usage:
 
 
 @pytest.mark.parametrize("shape", DOCUMENTED, ids=lambda shape: shape.server)
-def test_a_documented_shape_is_read_as_its_vendor_bills_it(shape: Shape) -> None:
+def test_documented_usage_matches_vendor_bill(shape: Shape) -> None:
     usage = read(shape.usage)
 
     assert (usage.input_tokens, usage.cache_read_tokens, usage.output_tokens) == shape.billed
@@ -30,7 +30,7 @@ def test_a_documented_shape_is_read_as_its_vendor_bills_it(shape: Shape) -> None
 
 
 @pytest.mark.parametrize("shape", ALLOWING_MORE, ids=lambda shape: shape.server)
-def test_of_several_readings_the_largest_counts(shape: Shape) -> None:
+def test_largest_usage_reading_counts(shape: Shape) -> None:
     usage = read(shape.usage)
     plain, cached, output = shape.billed
 
@@ -41,7 +41,7 @@ def test_of_several_readings_the_largest_counts(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("shape", UNTOLD, ids=lambda shape: shape.server)
-def test_usage_that_tells_no_bill_is_unmetered(shape: Shape) -> None:
+def test_unbillable_usage_is_unmetered(shape: Shape) -> None:
     completion = {"choices": [{"message": {"content": "{}"}, "finish_reason": "stop"}], "usage": shape.usage}
 
     answer = model_response(HttpReply(json.dumps(completion).encode(), "r-1"))
@@ -58,9 +58,7 @@ def test_usage_that_tells_no_bill_is_unmetered(shape: Shape) -> None:
         *((name, (100, 0, 900)) for name in ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens", "cached_write_tokens", "cached_creation_tokens", "cache_write_input_tokens")),
     ],
 )  # fmt: skip
-def test_cache_count_is_read_by_every_name_in_every_place(
-    place: str, name: str, counted: tuple[int, int, int]
-) -> None:
+def test_cache_count_read_under_every_name(place: str, name: str, counted: tuple[int, int, int]) -> None:
     count = {name: 900}
 
     usage = read({"prompt_tokens": 1000, "completion_tokens": 1, **({place: count} if place else count)})
@@ -68,7 +66,7 @@ def test_cache_count_is_read_by_every_name_in_every_place(
     assert (usage.input_tokens, usage.cache_read_tokens, usage.cache_write_5m_tokens) == counted
 
 
-def test_cache_writes_for_an_hour_are_priced_as_such() -> None:
+def test_hourly_cache_writes_are_counted_apart() -> None:
     lifetimes = {"ephemeral_5m_input_tokens": 200, "ephemeral_1h_input_tokens": 300}
     inward = {"cache_creation_tokens": 600, "cache_creation_token_details": lifetimes}
 
@@ -78,19 +76,19 @@ def test_cache_writes_for_an_hour_are_priced_as_such() -> None:
 
 
 @pytest.mark.parametrize("total", [None, 110, 810])
-def test_thinking_above_the_output_is_added_to_it(total: int | None) -> None:
+def test_reasoning_above_output_is_added(total: int | None) -> None:
     usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": total, "reasoning_tokens": 700}
 
     assert read(usage).output_tokens == 710
 
 
-def test_where_nothing_was_answered_nothing_need_have_come_out() -> None:
+def test_empty_answer_may_have_zero_output() -> None:
     assert read({"prompt_tokens": 9, "completion_tokens": 0}, has_answer=False).output_tokens == 0
 
 
 @given(prompt=TOKENS, completion=TOKENS, total=TOKENS_OR_NONE, cached=TOKENS_OR_NONE, hit=TOKENS_OR_NONE,
        missed=TOKENS_OR_NONE, written=TOKENS_OR_NONE, reasoning=TOKENS_OR_NONE)  # fmt: skip
-def test_whatever_is_read_covers_each_count_that_is_reported(
+def test_usage_covers_every_reported_count(
     prompt: int,
     completion: int,
     total: int | None,

@@ -34,7 +34,7 @@ def failed(kind: FailureKind, **changes: Any) -> dict[str, Any]:
     }
 
 
-async def test_an_answer_comes_back_as_it_was() -> None:
+async def test_recorded_answer_is_served_unchanged() -> None:
     kept = recorded(
         raw_output='{"answer": 0.10}', provider_request_id="req", provider_response_id="msg", cost_nusd=7
     )
@@ -54,7 +54,7 @@ async def test_an_answer_comes_back_as_it_was() -> None:
     assert await RecordedAnswers([kept]).find(ASKED.envelope, 1) == kept.result
 
 
-async def test_an_answer_is_found_by_everything_it_was_counted_by() -> None:
+async def test_recording_is_found_by_full_key() -> None:
     placed: dict[str, Any] = {"tenant_id": "acme", "agent_id": "a", "step": "1"}
     second = recorded(request(**placed), attempt_number=2, raw_output="second")
     later = recorded(request(occurrence=1, **placed), raw_output="later")
@@ -73,20 +73,20 @@ async def test_an_answer_is_found_by_everything_it_was_counted_by() -> None:
     assert len(answers.misses) == 6
 
 
-async def test_two_agents_with_equal_requests_get_their_own_answers() -> None:
+async def test_equal_requests_of_agents_stay_separate() -> None:
     asked = [request(agent_id=agent) for agent in ("a", "b")]
     answers = RecordedAnswers(recorded(one, raw_output=one.envelope.agent_id) for one in asked)
 
     assert [(await answers.complete(request(agent_id=agent))).text for agent in ("b", "a")] == ["b", "a"]
 
 
-async def test_a_tool_call_is_served_as_a_tool_call() -> None:
+async def test_recorded_tool_call_stays_tool_call() -> None:
     answers = RecordedAnswers([recorded(raw_output='{"symbol":"BTC"}', tool_called="quote")])
 
     assert (await answers.complete(ASKED)).tool_called == "quote"
 
 
-async def test_a_refused_or_cut_answer_is_an_answer_to_be_read_again() -> None:
+async def test_unusable_recordings_are_served_as_answers() -> None:
     refused = recorded(raw_output="", stop_reason="refusal", success=False)
     cut = recorded(raw_output='{"a', stop_reason="max_tokens", success=False)
     empty = recorded(
@@ -106,7 +106,7 @@ async def test_a_refused_or_cut_answer_is_an_answer_to_be_read_again() -> None:
     ("kind", "sent"),
     [(FailureKind.TIMEOUT, True), (FailureKind.RATE_LIMIT, False), (FailureKind.BUDGET_EXHAUSTED, False)],
 )
-async def test_a_failure_comes_back_as_the_same_failure(kind: FailureKind, sent: bool) -> None:  # noqa: FBT001 - a parameter of the table above
+async def test_recorded_failure_raises_same_error(kind: FailureKind, sent: bool) -> None:  # noqa: FBT001 - a parameter of the table above
     kept = recorded(**failed(kind, in_doubt=sent, provider_request_id="req"))
 
     with pytest.raises(ProviderError, match=f"recorded {kind}") as again:
@@ -115,14 +115,14 @@ async def test_a_failure_comes_back_as_the_same_failure(kind: FailureKind, sent:
     assert (again.value.kind, again.value.sent, again.value.provider_request_id) == (kind, sent, "req")
 
 
-async def test_a_failure_without_a_reason_is_a_failure_all_the_same() -> None:
+async def test_failure_without_reason_still_raises() -> None:
     kept = recorded(**{**failed(FailureKind.TIMEOUT), "failure": None, "error": "broke"})
 
     with pytest.raises(ProviderError, match="broke"):
         await RecordedAnswers([kept]).complete(ASKED)
 
 
-async def test_a_miss_is_an_error_that_names_the_request() -> None:
+async def test_replay_miss_error_names_request() -> None:
     answers = RecordedAnswers([])
     named = r"rk1:[0-9a-f]{64} \(tenant 'default', agent 'analyst-1', step '', occurrence 0, attempt 1\)"
 
@@ -135,7 +135,7 @@ async def test_a_miss_is_an_error_that_names_the_request() -> None:
     assert answers.misses == [RecordedKey.of(ASKED.envelope, 1)]
 
 
-async def test_a_miss_names_the_calls_of_the_tenant_that_have_the_same_request() -> None:
+async def test_replay_miss_lists_similar_tenant_calls() -> None:
     others = [request(agent_id="a", step="7"), request(agent_id="secret", tenant_id="other")]
     answers = RecordedAnswers(map(recorded, others))
 
@@ -147,7 +147,7 @@ async def test_a_miss_names_the_calls_of_the_tenant_that_have_the_same_request()
     assert "secret" not in str(missed.value)
 
 
-async def test_what_was_not_asked_for_is_reported() -> None:
+async def test_unused_recordings_are_reported() -> None:
     answers = RecordedAnswers([recorded(), recorded(attempt_number=2), recorded(request(occurrence=1))])
 
     await answers.find(ASKED.envelope, 2)
@@ -157,14 +157,14 @@ async def test_what_was_not_asked_for_is_reported() -> None:
     assert answers.misses == []
 
 
-async def test_of_two_recordings_the_one_of_the_same_envelope_is_served_else_the_first() -> None:
+async def test_matching_envelope_recording_is_preferred() -> None:
     first, same = recorded(request(), raw_output="first"), recorded(raw_output="same")
     answers = RecordedAnswers([first, same])
 
     assert [(await answers.complete(to)).text for to in (ASKED, request())] == ["same", "first"]
 
 
-async def test_the_list_of_misses_does_not_grow_without_end() -> None:
+async def test_miss_list_is_bounded() -> None:
     answers = RecordedAnswers([])
 
     for attempt in range(10_010):
@@ -173,5 +173,5 @@ async def test_the_list_of_misses_does_not_grow_without_end() -> None:
     assert len(answers.misses) == 10_000
 
 
-async def test_a_recording_counts_no_tokens() -> None:
+async def test_recording_has_no_token_count() -> None:
     assert await RecordedAnswers([]).count_tokens(ASKED) is None

@@ -19,7 +19,7 @@ def say_four(envelope: LLMEnvelope) -> str:
     return json.dumps({"answer": envelope.context.get("symbol", "4")})
 
 
-async def test_the_rule_of_the_schema_answers() -> None:
+async def test_schema_rule_produces_answer() -> None:
     made = request()
 
     answer = await RulesProvider({"answer.v1": say_four}).complete(made)
@@ -27,7 +27,7 @@ async def test_the_rule_of_the_schema_answers() -> None:
     assert (answer.text, answer.stop_reason, answer.model) == ('{"answer": "BTCUSDT"}', "end_turn", "rules-1")
 
 
-async def test_without_a_schema_id_there_is_no_rule_as_nothing_else_that_names_one_is_hashed() -> None:
+async def test_rule_lookup_requires_schema_id() -> None:
     provider = RulesProvider({"analyst": say_four})
 
     with pytest.raises(ProviderError, match="no rule for schema ''; known are analyst"):
@@ -35,7 +35,7 @@ async def test_without_a_schema_id_there_is_no_rule_as_nothing_else_that_names_o
 
 
 @pytest.mark.parametrize(("rules", "known"), [({"b": say_four, "a": say_four}, "a, b"), ({}, "none")])
-async def test_without_a_rule_the_known_ones_are_named(rules: dict[str, object], known: str) -> None:
+async def test_missing_rule_error_lists_known_rules(rules: dict[str, object], known: str) -> None:
     provider = RulesProvider(rules)  # type: ignore[arg-type]
 
     with pytest.raises(ProviderError, match=f"no rule for schema 'answer.v1'; known are {known}") as failed:
@@ -44,7 +44,7 @@ async def test_without_a_rule_the_known_ones_are_named(rules: dict[str, object],
     assert (failed.value.kind, failed.value.sent) == (FailureKind.INVALID_REQUEST, False)
 
 
-async def test_tokens_are_four_bytes_each_rounded_up() -> None:
+async def test_tokens_are_four_bytes_rounded_up() -> None:
     made, provider = request(), RulesProvider({"answer.v1": lambda _: "äb"})
 
     answer = await provider.complete(made)
@@ -54,7 +54,7 @@ async def test_tokens_are_four_bytes_each_rounded_up() -> None:
     assert answer.usage.input_tokens == await provider.count_tokens(made) == -(-size // 4)
 
 
-async def test_a_text_that_is_longer_than_the_cap_is_cut_there() -> None:
+async def test_text_over_cap_is_truncated() -> None:
     made = request(budget=LLMBudget(max_output_tokens=2))
 
     answer = await RulesProvider({"answer.v1": lambda _: "ääääää"}).complete(made)
@@ -62,7 +62,7 @@ async def test_a_text_that_is_longer_than_the_cap_is_cut_there() -> None:
     assert (answer.text, answer.stop_reason, answer.usage.output_tokens) == ("ääää", "max_tokens", 2)
 
 
-async def test_a_sealed_request_gets_the_sentinel_and_is_read_like_any_answer() -> None:
+async def test_sealed_request_gets_sentinel_and_parses() -> None:
     made = request(PROMPTED, output_policy=SEALED)
 
     answer = await RulesProvider({"answer.v1": say_four}).complete(made)
@@ -85,5 +85,5 @@ async def test_a_sealed_request_gets_the_sentinel_and_is_read_like_any_answer() 
         ("", ""),
     ],
 )
-def test_the_sentinel_becomes_the_last_member_of_an_object(text: str, sealed: str) -> None:
+def test_sentinel_is_appended_as_last_member(text: str, sealed: str) -> None:
     assert append_sentinel(text) == sealed

@@ -8,7 +8,7 @@ from tests.build import response
 from tests.structured.asking import request
 
 
-async def test_lines_come_in_order_and_requests_are_kept() -> None:
+async def test_scripted_lines_come_in_order() -> None:
     whole, error = response("whole"), ProviderError(FailureKind.RATE_LIMIT, "slow down", sent=False)
     provider = ScriptedProvider(["text", whole, error])
     first, second, third = request(), request(), request()
@@ -22,18 +22,18 @@ async def test_lines_come_in_order_and_requests_are_kept() -> None:
     assert provider.requests == [first, second, third]
 
 
-async def test_a_function_answers_by_the_request() -> None:
+async def test_function_answers_by_request() -> None:
     provider = ScriptedProvider(lambda request: f"attempt {request.attempt}")
 
     assert (await provider.complete(request())).text == "attempt 1"
 
 
-async def test_a_script_that_is_over_says_so() -> None:
+async def test_exhausted_script_raises_error() -> None:
     with pytest.raises(ProviderError, match="the script has 0 lines, and all are used") as over:
         await ScriptedProvider([]).complete(request())
 
     assert (over.value.kind, over.value.sent) == (FailureKind.INVALID_REQUEST, False)
 
 
-async def test_an_envelope_without_a_model_is_answered_by_the_scripted_one() -> None:
+async def test_missing_model_defaults_to_scripted() -> None:
     assert (await ScriptedProvider(["x"]).complete(request(model=""))).model == "scripted-1"

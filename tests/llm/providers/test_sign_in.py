@@ -35,7 +35,7 @@ from tests.llm.providers.test_http import asked
         ),
     ],
 )
-async def test_each_client_asks_at_its_own_path_with_its_own_sign_in(
+async def test_each_client_uses_matching_sign_in(
     client: str, arguments: dict[str, str], path: str, header: str
 ) -> None:
     async with recording(page(MESSAGE, request_id="req-1")) as server:
@@ -50,7 +50,7 @@ async def test_each_client_asks_at_its_own_path_with_its_own_sign_in(
 
 
 @pytest.mark.parametrize(("client", "arguments"), [("AsyncNothing", {}), ("AsyncAnthropic", {"nothing": 1})])
-async def test_a_client_that_cannot_be_made_costs_nothing(client: str, arguments: dict[str, object]) -> None:
+async def test_unusable_client_fails_unsent(client: str, arguments: dict[str, object]) -> None:
     async with aclosing(AnthropicSdkProvider(OneKey("ours"), client=client, arguments=arguments)) as provider:
         with pytest.raises(ProviderError, match="the client cannot be made") as failed:
             await provider.complete(asked())

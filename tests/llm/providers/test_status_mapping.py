@@ -22,7 +22,7 @@ NOTHING = Redaction()
 
 
 @given(st.integers(300, 599))
-def test_every_adapter_tells_a_status_alike(status: int) -> None:
+def test_adapters_agree_on_every_status(status: int) -> None:
     answer = httpx2.Response(status, request=httpx2.Request("POST", "http://host"))
     made = CLAUDE._make_status_error_from_response(answer)
 
@@ -36,15 +36,15 @@ def test_every_adapter_tells_a_status_alike(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 418, 451, 499, 500, 503, 599])
-def test_what_no_document_calls_a_refusal_may_have_been_billed(status: int) -> None:
+def test_undocumented_status_may_be_billed(status: int) -> None:
     assert meaning_of_status(status).sent
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 405, 413, 422, 429, 529])
-def test_a_refusal_was_not_processed(status: int) -> None:
+def test_refusal_status_counts_as_unsent(status: int) -> None:
     assert not meaning_of_status(status).sent
 
 
-def test_what_is_unknown_is_the_servers_error_from_500_on_and_ours_below() -> None:
+def test_unknown_status_kind_splits_at_500() -> None:
     assert meaning_of_status(598) == StatusMapping(FailureKind.SERVER_ERROR, sent=True)
     assert meaning_of_status(498) == StatusMapping(FailureKind.INVALID_REQUEST, sent=True)

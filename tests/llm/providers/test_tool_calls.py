@@ -21,7 +21,7 @@ NAMES = st.sampled_from(["answer", "Answer", "buy", ""])
 CALLS = st.lists(st.builds(ToolCall, NAMES, st.sampled_from([VALID, "{}", "", "}]", f"}}] {VALID}", '"'])))
 
 
-def test_the_input_of_the_one_call_is_the_text_as_it_was_written() -> None:
+def test_single_call_input_is_text_verbatim() -> None:
     written = '{"qty": 1.50, "qty": 1.5e0}\n'
 
     assert text_of_calls([ToolCall("answer", written)]) == (written, "")
@@ -38,7 +38,7 @@ def test_the_input_of_the_one_call_is_the_text_as_it_was_written() -> None:
 )
 @pytest.mark.parametrize("schema", [ORDER, ANYTHING])
 @pytest.mark.parametrize("workflow", PRESETS)
-def test_other_calls_are_read_as_no_object_under_any_policy(
+def test_unexpected_calls_are_always_rejected(
     workflow: Any, schema: dict[str, Any], calls: list[ToolCall]
 ) -> None:
     text, tool_called = text_of_calls(calls)
@@ -48,7 +48,7 @@ def test_other_calls_are_read_as_no_object_under_any_policy(
 
 
 @given(CALLS)
-def test_several_calls_are_all_reported_and_none_breaks_out_of_the_list(calls: list[ToolCall]) -> None:
+def test_several_calls_are_reported_as_json(calls: list[ToolCall]) -> None:
     text, tool_called = text_of_calls(calls)
 
     assert bool(tool_called) is (len(calls) != 1 or calls[0].name != "answer")

@@ -34,7 +34,7 @@ def lines_of(*records: bytes) -> list[bytes]:
 
 @settings(max_examples=30)
 @given(body=st.dictionaries(st.text(), plain_json, max_size=3))
-def test_a_record_comes_out_of_its_line_byte_for_byte(body: dict[str, Any]) -> None:
+def test_record_round_trips_through_line(body: dict[str, Any]) -> None:
     record = canonical_bytes({"kind": "k", "body": body})
 
     line, head = write_line(record, ChainHead(41, "a" * 64))
@@ -47,7 +47,7 @@ def test_a_record_comes_out_of_its_line_byte_for_byte(body: dict[str, Any]) -> N
 
 @settings(max_examples=30)
 @given(body=st.dictionaries(st.text(), plain_json, max_size=3))
-def test_an_event_comes_out_of_its_line_as_it_was(body: dict[str, Any]) -> None:
+def test_event_round_trips_through_line(body: dict[str, Any]) -> None:
     recorded = event(body=body)
 
     line, _ = write_line(recorded.wire, ChainHead())
@@ -55,7 +55,7 @@ def test_an_event_comes_out_of_its_line_as_it_was(body: dict[str, Any]) -> None:
     assert record_of(read_line(line).record) == recorded
 
 
-def test_any_json_reader_reads_a_line() -> None:
+def test_log_line_is_plain_json() -> None:
     answered = interaction()
 
     (line,) = lines_of(answered.wire)
@@ -66,7 +66,7 @@ def test_any_json_reader_reads_a_line() -> None:
     assert fields["result"]["raw_output"] == answered.result.raw_output
 
 
-def test_the_hash_is_sha256_over_a_tag_and_all_that_stands_before_it() -> None:
+def test_line_hash_covers_tag_and_prefix() -> None:
     (line,) = lines_of(RECORD)
 
     before, _, digest = line.rpartition(b',"hash":')
@@ -74,7 +74,7 @@ def test_the_hash_is_sha256_over_a_tag_and_all_that_stands_before_it() -> None:
     assert json.loads(b'{"hash":' + digest)["hash"] == sha256(b"agentic/log/v1\0" + before).hexdigest()
 
 
-def test_a_record_that_was_printed_over_several_lines_becomes_one_line() -> None:
+def test_multiline_record_becomes_single_line() -> None:
     pretty = json.dumps({"instructions": "Judge\nthe market."}, indent=1).encode()
     asked = LLMEnvelope.from_wire(pretty)
     answered = interaction(envelope=asked)
@@ -85,7 +85,7 @@ def test_a_record_that_was_printed_over_several_lines_becomes_one_line() -> None
     assert LLMInteraction.from_wire(read_line(line).record) == answered
 
 
-def test_every_changed_byte_is_seen() -> None:
+def test_every_changed_byte_is_detected() -> None:
     (line,) = lines_of(RECORD)
 
     for place in range(len(line)):
@@ -96,7 +96,7 @@ def test_every_changed_byte_is_seen() -> None:
                 check_link(read_line(bytes(changed)), ChainHead())
 
 
-def test_every_cut_is_seen() -> None:
+def test_every_truncation_is_detected() -> None:
     (line,) = lines_of(RECORD)
 
     for length in range(len(line) - 1):
@@ -104,7 +104,7 @@ def test_every_cut_is_seen() -> None:
             read_line(line[:length])
 
 
-def test_a_line_that_is_left_out_doubled_or_moved_is_seen() -> None:
+def test_misplaced_line_is_detected() -> None:
     first, second, third = map(read_line, lines_of(RECORD, RECORD, RECORD))
     after_first = check_link(first, ChainHead())
 
@@ -117,7 +117,7 @@ def test_a_line_that_is_left_out_doubled_or_moved_is_seen() -> None:
             check_link(stray, head)
 
 
-def test_a_line_of_another_log_is_seen() -> None:
+def test_line_of_another_log_is_detected() -> None:
     (first,) = lines_of(RECORD)
     _, stranger = lines_of(b'{"kind":"other"}', RECORD)
 
@@ -126,7 +126,7 @@ def test_a_line_of_another_log_is_seen() -> None:
         check_link(read_line(stranger), head)
 
 
-def test_two_lines_that_have_run_together_are_distinguished_from_an_unfinished_one() -> None:
+def test_joined_lines_differ_from_unfinished_line() -> None:
     first, second = lines_of(RECORD, RECORD)
 
     assert holds_whole_line(first.replace(b"\n", b" ") + second)

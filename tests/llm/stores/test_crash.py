@@ -61,7 +61,7 @@ def ids_in(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("count", [1, 20, 150])
-def test_what_a_killed_writer_acknowledged_is_there_and_the_log_goes_on(tmp_path: Path, count: int) -> None:
+def test_acknowledged_records_survive_killed_writer(tmp_path: Path, count: int) -> None:
     path = tmp_path / "log.jsonl"
 
     acknowledged = killed_after(start_writer(path), count)
@@ -73,7 +73,7 @@ def test_what_a_killed_writer_acknowledged_is_there_and_the_log_goes_on(tmp_path
     assert verified(path).is_intact
 
 
-def test_of_two_processes_one_writes_and_the_other_gets_an_error(tmp_path: Path) -> None:
+def test_second_process_cannot_write_log(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     first = LogFile(path, Disk())
 
@@ -89,7 +89,7 @@ def test_of_two_processes_one_writes_and_the_other_gets_an_error(tmp_path: Path)
 
 
 @pytest.mark.parametrize("length", [1, 100, 700])
-def test_a_log_is_read_while_its_last_line_is_being_written(tmp_path: Path, length: int) -> None:
+def test_log_readable_during_partial_write(tmp_path: Path, length: int) -> None:
     path = tmp_path / "log.jsonl"
     reopened(path, event(id="whole"), event(id="half", body={"text": "x" * 1000}))
     whole, half = path.read_bytes().splitlines(keepends=True)

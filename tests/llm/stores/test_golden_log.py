@@ -15,28 +15,28 @@ from tests.llm.stores.jsonl_logs import kept, records_in, verified
 GOLDEN = Path(__file__).parents[2] / "golden" / "log" / "calls.jsonl"
 
 
-def test_its_records_are_the_objects_that_were_stored() -> None:
+def test_golden_records_equal_stored_objects() -> None:
     assert records_in(GOLDEN) == RECORDS
 
 
-def test_golden_log_is_written_byte_for_byte(tmp_path: Path) -> None:
+def test_golden_log_is_rewritten_identically(tmp_path: Path) -> None:
     write(tmp_path / "log.jsonl", RECORDS)
 
     assert (tmp_path / "log.jsonl").read_bytes() == GOLDEN.read_bytes()
 
 
-def test_its_numbers_are_spelled_as_they_were() -> None:
+def test_golden_numbers_keep_written_digits() -> None:
     answered = records_in(GOLDEN)[1]
 
     assert isinstance(answered, LLMInteraction)
     assert repr(answered.result.parsed_output) == repr(ANSWERED.result.parsed_output)
 
 
-def test_its_chain_is_intact() -> None:
+def test_golden_chain_is_intact() -> None:
     assert verified(GOLDEN) == Verification(lines=len(RECORDS), head=HEAD)
 
 
-def test_any_json_reader_reads_it() -> None:
+def test_golden_log_is_plain_json() -> None:
     lines = [json.loads(line) for line in GOLDEN.read_bytes().split(b"\n")[:-1]]
 
     assert [line["seq"] for line in lines] == [1, 2, 3, 4]
@@ -50,7 +50,7 @@ def test_any_json_reader_reads_it() -> None:
     assert lines[1]["result"]["cost_usd"] == 0.004376
 
 
-async def test_it_is_asked_and_continued(tmp_path: Path) -> None:
+async def test_golden_log_is_queryable_and_appendable(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     copy(GOLDEN, path)
     after = event()

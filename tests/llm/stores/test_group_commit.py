@@ -78,7 +78,7 @@ async def record_all(store: JsonFileInteractionStore, events: list[Event]) -> li
     return [outcomes[recorded.id] for recorded in events]
 
 
-async def test_64_who_wait_together_wait_for_the_disk_a_few_times(path: Path) -> None:
+async def test_concurrent_records_share_few_syncs(path: Path) -> None:
     async with aclosing(JsonFileInteractionStore(path)) as store:
         for _ in range(3):
             await record_all(store, [event() for _ in range(64)])
@@ -90,7 +90,7 @@ async def test_64_who_wait_together_wait_for_the_disk_a_few_times(path: Path) ->
     assert done.bytes_written == len(b"".join(lines_in(path)))
 
 
-async def test_a_call_returns_only_when_the_record_is_on_disk(path: Path) -> None:
+async def test_record_returns_only_after_sync(path: Path) -> None:
     disk = GatedDisk()
     disk.gate.set()
     store = JsonFileInteractionStore(path, disk=disk)
@@ -108,7 +108,7 @@ async def test_a_call_returns_only_when_the_record_is_on_disk(path: Path) -> Non
     await store.aclose()
 
 
-async def test_who_comes_while_the_disk_is_busy_is_written_next_all_together(path: Path) -> None:
+async def test_records_queued_during_sync_commit_together(path: Path) -> None:
     disk = GatedDisk()
     store = JsonFileInteractionStore(path, disk=disk)
 
@@ -124,7 +124,7 @@ async def test_who_comes_while_the_disk_is_busy_is_written_next_all_together(pat
     await store.aclose()
 
 
-async def test_a_record_given_again_is_not_acknowledged_before_the_first_is_safe(path: Path) -> None:
+async def test_duplicate_waits_for_original_sync(path: Path) -> None:
     disk = GatedDisk()
     disk.gate.set()
     store = JsonFileInteractionStore(path, disk=disk)
@@ -146,7 +146,7 @@ async def test_a_record_given_again_is_not_acknowledged_before_the_first_is_safe
     await store.aclose()
 
 
-async def test_a_failed_wait_for_the_disk_acknowledges_nothing_and_is_final(path: Path) -> None:
+async def test_failed_sync_is_final_and_unacknowledged(path: Path) -> None:
     disk = BrokenDisk()
     store = JsonFileInteractionStore(path, disk=disk)
     safe = event()
@@ -166,7 +166,7 @@ async def test_a_failed_wait_for_the_disk_acknowledges_nothing_and_is_final(path
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, GeneratorExit])
-async def test_an_unforeseen_error_is_final_too(path: Path, kind: type[BaseException]) -> None:
+async def test_unexpected_disk_error_is_final(path: Path, kind: type[BaseException]) -> None:
     class Cursed(Disk):
         """Fail in a way that no disk does."""
 
@@ -183,7 +183,7 @@ async def test_an_unforeseen_error_is_final_too(path: Path, kind: type[BaseExcep
         await store.aclose()
 
 
-async def test_each_who_waits_gets_an_error_of_its_own(path: Path) -> None:
+async def test_each_waiter_gets_separate_error(path: Path) -> None:
     disk = BrokenDisk()
     store = JsonFileInteractionStore(path, disk=disk)
     await store.record(event())
@@ -196,7 +196,7 @@ async def test_each_who_waits_gets_an_error_of_its_own(path: Path) -> None:
         await store.aclose()
 
 
-async def test_a_disk_that_is_full_leaves_a_log_that_opens_again(path: Path) -> None:
+async def test_log_reopens_after_full_disk(path: Path) -> None:
     disk = FullDisk()
     store = JsonFileInteractionStore(path, disk=disk)
     safe, lost = event(), event()
@@ -283,7 +283,7 @@ CHANGES = [
 
 @pytest.mark.parametrize(("change", "reason"), CHANGES, ids=[change.__name__ for change, _ in CHANGES])
 @pytest.mark.parametrize("durability", Durability)
-async def test_log_changed_by_another_program_fails_next_commit(
+async def test_externally_changed_log_fails_next_commit(
     tmp_path: Path, durability: Durability, change: Callable[[Path], None], reason: str
 ) -> None:
     path = tmp_path / "worker" / "log.jsonl"
@@ -300,7 +300,7 @@ async def test_log_changed_by_another_program_fails_next_commit(
         await store.aclose()
 
 
-async def test_log_cut_during_commit_is_not_acknowledged(path: Path) -> None:
+async def test_log_cut_during_commit_raises(path: Path) -> None:
     class CutDisk(Disk):
         """Cut the file when the bytes of a commit are on the disk."""
 
@@ -322,7 +322,7 @@ async def test_log_cut_during_commit_is_not_acknowledged(path: Path) -> None:
         await store.aclose()
 
 
-async def test_a_caller_that_gives_up_takes_no_other_along(path: Path) -> None:
+async def test_cancelled_caller_does_not_affect_others(path: Path) -> None:
     disk = GatedDisk()
     store = JsonFileInteractionStore(path, disk=disk)
     events = [event() for _ in range(3)]
@@ -338,7 +338,7 @@ async def test_a_caller_that_gives_up_takes_no_other_along(path: Path) -> None:
     await store.aclose()
 
 
-async def test_a_second_writer_is_refused_and_may_try_again(path: Path) -> None:
+async def test_second_writer_refused_until_first_closes(path: Path) -> None:
     first, second = JsonFileInteractionStore(path), JsonFileInteractionStore(path)
     await first.record(event())
     recorded = event()
@@ -355,7 +355,7 @@ async def test_a_second_writer_is_refused_and_may_try_again(path: Path) -> None:
     await second.aclose()
 
 
-async def test_relaxed_records_are_accepted_first_and_written_when_asked(path: Path) -> None:
+async def test_relaxed_records_are_written_on_flush(path: Path) -> None:
     store = JsonFileInteractionStore(path, durability=Durability.RELAXED)
     first, rest = event(), [event() for _ in range(20)]
     await store.record(first)
@@ -373,7 +373,7 @@ async def test_relaxed_records_are_accepted_first_and_written_when_asked(path: P
     assert store.statistics().syncs == 1
 
 
-async def test_relaxed_records_are_written_by_the_megabyte(path: Path) -> None:
+async def test_relaxed_records_are_batched_by_megabyte(path: Path) -> None:
     store = JsonFileInteractionStore(path, durability=Durability.RELAXED)
     large = [event(body={"text": "x" * 100_000}) for _ in range(100)]
 
@@ -386,7 +386,7 @@ async def test_relaxed_records_are_written_by_the_megabyte(path: Path) -> None:
     assert await asyncio.to_thread(records_in, path) == large
 
 
-async def test_a_relaxed_log_that_cannot_be_opened_says_so_at_once(tmp_path: Path) -> None:
+async def test_unopenable_relaxed_log_raises_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     store = JsonFileInteractionStore(tmp_path / "file" / "log.jsonl", durability=Durability.RELAXED)
 
@@ -396,7 +396,7 @@ async def test_a_relaxed_log_that_cannot_be_opened_says_so_at_once(tmp_path: Pat
     await store.aclose()
 
 
-async def test_relaxed_records_that_could_not_be_written_are_an_error_of_flush_and_of_all_that_follows(
+async def test_relaxed_write_failure_raises_on_flush(
     path: Path,
 ) -> None:
     disk = FullDisk()
@@ -413,7 +413,7 @@ async def test_relaxed_records_that_could_not_be_written_are_an_error_of_flush_a
         await store.aclose()
 
 
-async def test_closing_brings_relaxed_records_onto_the_disk(path: Path) -> None:
+async def test_close_syncs_relaxed_records(path: Path) -> None:
     store = JsonFileInteractionStore(path, durability=Durability.RELAXED)
     events = [event() for _ in range(10)]
     for recorded in events:
@@ -425,7 +425,7 @@ async def test_closing_brings_relaxed_records_onto_the_disk(path: Path) -> None:
     assert store.statistics().syncs == 1
 
 
-async def test_a_cancelled_close_still_writes_and_gives_the_log_back(path: Path) -> None:
+async def test_cancelled_close_writes_and_unlocks_log(path: Path) -> None:
     disk = GatedDisk()
     disk.gate.set()
     store = JsonFileInteractionStore(path, durability=Durability.RELAXED, disk=disk)
@@ -446,7 +446,7 @@ async def test_a_cancelled_close_still_writes_and_gives_the_log_back(path: Path)
     assert await asyncio.to_thread(records_in, path) == events
 
 
-async def test_one_store_serves_one_loop_after_the_other(path: Path) -> None:
+async def test_store_serves_successive_event_loops(path: Path) -> None:
     store = JsonFileInteractionStore(path)
     first, second = interaction(), interaction()
 
@@ -460,7 +460,7 @@ async def test_one_store_serves_one_loop_after_the_other(path: Path) -> None:
     await store.aclose()
 
 
-async def test_a_follower_goes_on_from_where_it_stood_and_reads_nothing_twice(path: Path) -> None:
+async def test_follower_resumes_without_rereading_lines(path: Path) -> None:
     def damage() -> None:
         path.write_bytes(path.read_bytes().replace(b'"number":0', b'"number":9'))
 

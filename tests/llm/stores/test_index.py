@@ -89,7 +89,7 @@ def lose_tables(index: Path) -> None:
     "harm",
     [delete, fill_with_garbage, damage_in_the_middle, cut, empty, age, predate, lose_rows, lose_tables],
 )
-def test_an_index_that_is_lost_or_damaged_is_made_again(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+def test_lost_or_damaged_index_is_rebuilt(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     path = tmp_path / "log.jsonl"
     ids = [recorded.id for recorded in written(path, count=50)]
     assert ids_known(path) == ids
@@ -100,7 +100,7 @@ def test_an_index_that_is_lost_or_damaged_is_made_again(tmp_path: Path, harm: Ca
     assert is_on_disk(path)
 
 
-def test_an_index_of_another_log_is_made_again(tmp_path: Path) -> None:
+def test_index_of_another_log_is_rebuilt(tmp_path: Path) -> None:
     path, other = tmp_path / "log.jsonl", tmp_path / "other.jsonl"
     ids = [recorded.id for recorded in written(path, count=5)]
     written(other, count=9)
@@ -111,7 +111,7 @@ def test_an_index_of_another_log_is_made_again(tmp_path: Path) -> None:
     assert ids_known(path) == ids
 
 
-def test_an_index_of_a_log_that_became_shorter_is_made_again(tmp_path: Path) -> None:
+def test_index_of_shortened_log_is_rebuilt(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     ids = [recorded.id for recorded in written(path, count=5)]
     ids_known(path)
@@ -121,7 +121,7 @@ def test_an_index_of_a_log_that_became_shorter_is_made_again(tmp_path: Path) -> 
     assert ids_known(path) == ids[:3]
 
 
-def test_an_index_catches_up_from_where_it_stood(tmp_path: Path) -> None:
+def test_index_catches_up_from_last_position(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     written(path, count=5)
     whole = path.read_bytes()
@@ -135,7 +135,7 @@ def test_an_index_catches_up_from_where_it_stood(tmp_path: Path) -> None:
     assert len(ids_known(path)) == 5
 
 
-def test_an_index_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> None:
+def test_unwritable_index_is_kept_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     ids = [recorded.id for recorded in written(path)]
     index_of(path).mkdir()
@@ -144,7 +144,7 @@ def test_an_index_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> No
     assert list(index_of(path).iterdir()) == []
 
 
-def test_an_index_that_another_process_is_busy_with_is_left_alone(tmp_path: Path) -> None:
+def test_index_locked_elsewhere_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     ids = [recorded.id for recorded in written(path)]
     ids_known(path)
@@ -156,7 +156,7 @@ def test_an_index_that_another_process_is_busy_with_is_left_alone(tmp_path: Path
     assert is_on_disk(path)
 
 
-def test_two_who_index_at_once_index_each_line_once(tmp_path: Path) -> None:
+def test_concurrent_indexers_index_each_line_once(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     ids = [recorded.id for recorded in written(path)]
     first, second = LogIndex(LogReader(path)), LogIndex(LogReader(path))
@@ -172,7 +172,7 @@ def test_two_who_index_at_once_index_each_line_once(tmp_path: Path) -> None:
     assert ids_known(path) == ids
 
 
-def test_who_comes_second_takes_the_firsts_work(tmp_path: Path) -> None:
+def test_overtaken_indexer_adopts_finished_work(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     ids = [recorded.id for recorded in written(path)]
 
@@ -190,7 +190,7 @@ def test_who_comes_second_takes_the_firsts_work(tmp_path: Path) -> None:
     assert ids_known(path) == ids
 
 
-def test_a_question_that_is_wrong_is_an_error(tmp_path: Path) -> None:
+def test_invalid_index_query_raises(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     written(path)
     index = LogIndex(LogReader(path))
@@ -201,7 +201,7 @@ def test_a_question_that_is_wrong_is_an_error(tmp_path: Path) -> None:
     index.close()
 
 
-def test_a_log_of_thousands_of_lines_is_indexed_whole(tmp_path: Path) -> None:
+def test_thousands_of_lines_are_all_indexed(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
 
     ids = [recorded.id for recorded in written(path, count=5_003)]
@@ -214,7 +214,7 @@ def indexes_of(path: Path) -> set[str]:
         return {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")}
 
 
-def test_an_index_of_an_earlier_release_gets_what_later_questions_need(tmp_path: Path) -> None:
+def test_old_index_gains_missing_indexes(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     written(path)
     ids_known(path)
@@ -227,7 +227,7 @@ def test_an_index_of_an_earlier_release_gets_what_later_questions_need(tmp_path:
     assert indexes_of(path) == made
 
 
-async def test_what_a_tenant_asks_takes_no_look_at_each_record(tmp_path: Path) -> None:
+async def test_tenant_queries_avoid_full_scans(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     await asyncio.to_thread(written, path)
     asked: list[str] = []
@@ -255,7 +255,7 @@ async def test_what_a_tenant_asks_takes_no_look_at_each_record(tmp_path: Path) -
     }  # fmt: skip
 
 
-async def test_the_index_holds_no_bodies(tmp_path: Path) -> None:
+async def test_index_file_contains_no_bodies(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     async with aclosing(JsonFileInteractionStore(path)) as store:
         await store.store(interaction(raw_output="a secret answer", instructions="a secret question"))
@@ -265,7 +265,7 @@ async def test_the_index_holds_no_bodies(tmp_path: Path) -> None:
     assert b"secret" not in index_of(path).read_bytes()
 
 
-async def test_a_broken_log_is_named_instead_of_answered(tmp_path: Path) -> None:
+async def test_broken_log_raises_instead_of_answering(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     await asyncio.to_thread(written, path)
     path.write_bytes(path.read_bytes().replace(b'"number":1', b'"number":9'))
@@ -276,7 +276,7 @@ async def test_a_broken_log_is_named_instead_of_answered(tmp_path: Path) -> None
         assert (await records.verify()).broken_line == 2
 
 
-async def test_a_line_that_changed_after_it_was_indexed_is_not_given(tmp_path: Path) -> None:
+async def test_line_changed_after_indexing_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     events = await asyncio.to_thread(written, path)
 
@@ -290,7 +290,7 @@ async def test_a_line_that_changed_after_it_was_indexed_is_not_given(tmp_path: P
             await records.find(events[1].id)
 
 
-async def test_a_missing_log_is_reported_to_its_reader(tmp_path: Path) -> None:
+async def test_missing_log_is_reported_to_reader(tmp_path: Path) -> None:
     async with aclosing(JsonlRecords(tmp_path / "log.jsonl")) as records:
         with pytest.raises(StoreError, match="there is no log here"):
             await records.traces()
@@ -298,7 +298,7 @@ async def test_a_missing_log_is_reported_to_its_reader(tmp_path: Path) -> None:
     assert not index_of(tmp_path / "log.jsonl").exists()
 
 
-async def test_a_reader_that_was_closed_says_so(tmp_path: Path) -> None:
+async def test_closed_reader_raises_on_query(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     events = await asyncio.to_thread(written, path)
     records = JsonlRecords(path)
@@ -310,7 +310,7 @@ async def test_a_reader_that_was_closed_says_so(tmp_path: Path) -> None:
     assert [entry.record async for entry in records.scan()] == events
 
 
-async def test_a_log_that_the_disk_does_not_give_back_says_so() -> None:
+async def test_unreadable_log_raises_on_verify() -> None:
     async with aclosing(JsonlRecords(Path("/proc/self/mem"))) as records:
         with pytest.raises(StoreError, match="cannot be read"):
             await records.verify()

@@ -152,25 +152,21 @@ def lives(tmp_path: Path, seeds: range, *, syncs: bool = True) -> tuple[int, lis
 
 
 @pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 12), marks=pytest.mark.soak)])
-def test_a_log_after_a_power_cut_opens_and_holds_every_acknowledged_record(
-    seeds: range, tmp_path: Path
-) -> None:
+def test_acknowledged_records_survive_power_cut(seeds: range, tmp_path: Path) -> None:
     tried, wrong = lives(tmp_path, seeds)
 
     assert tried > 60 * len(seeds)
     assert wrong == []
 
 
-def test_the_power_loss_model_notices_a_missing_sync(tmp_path: Path) -> None:
+def test_power_loss_model_detects_missing_sync(tmp_path: Path) -> None:
     _, wrong = lives(tmp_path, range(3), syncs=False)
 
     assert any("lost" in one for one in wrong)
 
 
 @pytest.mark.parametrize("hole", [(0, 4096), (4096, 8192), (-3000, None)])
-def test_an_unsynced_commit_with_a_hole_of_zeros_is_set_aside_whole(
-    tmp_path: Path, hole: tuple[int, int | None]
-) -> None:
+def test_zeroed_unsynced_commit_is_set_aside(tmp_path: Path, hole: tuple[int, int | None]) -> None:
     path = tmp_path / "log.jsonl"
     synced, lost = [
         [event(id=f"{name}-{n}", body={"text": "x" * 1500}) for n in range(count)]
@@ -200,7 +196,7 @@ def test_an_unsynced_commit_with_a_hole_of_zeros_is_set_aside_whole(
     assert verified(path).is_intact
 
 
-def test_a_line_that_was_changed_before_a_torn_end_is_damage(tmp_path: Path) -> None:
+def test_changed_line_before_torn_tail_raises(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     log = LogFile(path, NoDisk())
     events = [event(id=f"e-{n}", body={"n": n}) for n in range(3)]

@@ -38,7 +38,7 @@ contexts = st.recursive(
     text=st.text(),
     context=st.dictionaries(st.text(), contexts, max_size=3),
 )
-def test_an_interaction_comes_back_from_its_line_equal_and_digit_for_digit(
+def test_interaction_round_trips_digit_for_digit(
     parsed: dict[str, Any], text: str, context: dict[str, Any]
 ) -> None:
     answered = interaction(parsed_output=parsed, raw_output=text, context=context, instructions=f"x{text}")
@@ -57,7 +57,7 @@ def test_an_interaction_comes_back_from_its_line_equal_and_digit_for_digit(
     body=st.dictionaries(st.text(), contexts, max_size=3),
     extra=st.dictionaries(st.sampled_from(["x", "y"]), contexts),
 )
-def test_an_event_comes_back_from_its_line_equal(body: dict[str, Any], extra: dict[str, Any]) -> None:
+def test_event_line_round_trip_is_equal(body: dict[str, Any], extra: dict[str, Any]) -> None:
     recorded = event(body=body, **extra)
 
     line, _ = write_line(recorded.wire, ChainHead())
@@ -65,7 +65,7 @@ def test_an_event_comes_back_from_its_line_equal(body: dict[str, Any], extra: di
     assert record_of(read_line(line).record) == recorded
 
 
-def test_an_interaction_is_known_whatever_the_order_of_its_members() -> None:
+def test_interaction_is_recognized_in_any_order() -> None:
     answered = interaction()
     fields = b'"interaction_id":"%b",' % answered.interaction_id.encode()
 
@@ -76,18 +76,18 @@ def test_an_interaction_is_known_whatever_the_order_of_its_members() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"{}", b"[]", b'{"kind":"k"}', b'{"interaction_id":"1"}', b"no json"])
-def test_what_is_neither_is_refused(raw: bytes) -> None:
+def test_unknown_record_type_is_refused(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         record_of(raw)
 
 
-def test_an_id_is_the_interactions_or_the_events() -> None:
+def test_record_id_matches_interaction_or_event() -> None:
     answered, recorded = interaction(), event(id="e")
 
     assert (id_of(answered), id_of(recorded)) == (answered.interaction_id, "e")
 
 
-def test_the_facts_of_an_interaction_say_what_it_is_found_by_and_what_it_cost() -> None:
+def test_interaction_facts_hold_keys_and_cost() -> None:
     answered = interaction(
         trace_id="t", causation_id="c", envelope_id="e", subject="BTCUSDT", occurrence=3, attempt_number=2, model="",
         agent_id="a", workflow="planning", tenant_id="fund", parsed_output={"p": Decimal("1.0")}, success=False,
@@ -115,14 +115,14 @@ def test_the_facts_of_an_interaction_say_what_it_is_found_by_and_what_it_cost() 
     assert (facts.attempt, facts.success, facts.cost_nusd, facts.day) == (2, False, 600_000, "2026-01-02")
 
 
-def test_the_facts_of_an_event_take_its_subject_only_if_it_is_a_name() -> None:
+def test_event_facts_keep_only_text_subject() -> None:
     named, unnamed = event(body={"subject": "BTCUSDT"}), event(body={"subject": ["BTCUSDT"]})
 
     assert (index_row_of(named.wire).subject, index_row_of(unnamed.wire).subject) == ("BTCUSDT", "")
     assert (index_row_of(named.wire).kind, index_row_of(named.wire).attempt) == ("bar.closed", 0)
 
 
-def test_an_event_that_would_be_read_as_an_interaction_is_refused() -> None:
+def test_event_with_interaction_id_is_refused() -> None:
     odd = Event.from_wire(event().wire[:-1] + b',"interaction_id":"x"}')
 
     with pytest.raises(RecordError, match=r"it has an interaction_id .*\. Leave it out"):

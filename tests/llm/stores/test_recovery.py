@@ -26,7 +26,7 @@ from tests.llm.stores.jsonl_logs import HastyDisk, kept, lines_in, records_in, r
 
 
 @pytest.mark.parametrize("number", [2, 3, 4])
-def test_a_log_cut_at_any_byte_of_a_last_line_loses_only_what_was_cut(tmp_path: Path, number: int) -> None:
+def test_last_line_cut_loses_only_tail(tmp_path: Path, number: int) -> None:
     path = tmp_path / "log.jsonl"
     events = written(path, count=number)
     *whole, last = lines_in(path)
@@ -47,7 +47,7 @@ def test_a_log_cut_at_any_byte_of_a_last_line_loses_only_what_was_cut(tmp_path: 
             set_aside.unlink()
 
 
-async def test_what_was_set_aside_is_reported(tmp_path: Path) -> None:
+async def test_set_aside_tail_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"kind":"half')
     recorded = event()
@@ -71,7 +71,7 @@ async def test_what_was_set_aside_is_reported(tmp_path: Path) -> None:
     assert store.recovered.read_bytes() == b'{"kind":"half'
 
 
-async def test_nothing_is_reported_where_nothing_was_torn(tmp_path: Path) -> None:
+async def test_intact_log_reports_no_recovery(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with aclosing(JsonFileInteractionStore(tmp_path / "log.jsonl")) as store:
             await store.record(event())
@@ -79,7 +79,7 @@ async def test_nothing_is_reported_where_nothing_was_torn(tmp_path: Path) -> Non
     assert (store.recovered, logs) == (None, [])
 
 
-def test_what_is_torn_again_at_the_same_place_is_kept_beside_the_first(tmp_path: Path) -> None:
+def test_repeated_torn_tails_are_all_kept(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     written(path, count=1)
     whole = path.read_bytes()
@@ -96,9 +96,7 @@ def test_what_is_torn_again_at_the_same_place_is_kept_beside_the_first(tmp_path:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_broken_whole_line_is_refused_even_as_the_last_and_nothing_is_written(
-    tmp_path: Path, number: int
-) -> None:
+def test_broken_line_refuses_log_without_writing(tmp_path: Path, number: int) -> None:
     path = tmp_path / "log.jsonl"
     written(path)
     broken = path.read_bytes().replace(b'"number":%d' % (number - 1), b'"number":9')
@@ -116,9 +114,7 @@ def test_a_broken_whole_line_is_refused_even_as_the_last_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("joint", [b"", b" "])
-def test_a_whole_line_that_lost_its_newline_to_the_next_is_not_set_aside(
-    tmp_path: Path, joint: bytes
-) -> None:
+def test_joined_lines_are_not_set_aside(tmp_path: Path, joint: bytes) -> None:
     path = tmp_path / "log.jsonl"
     written(path, count=2)
     first, second = lines_in(path)
@@ -131,9 +127,7 @@ def test_a_whole_line_that_lost_its_newline_to_the_next_is_not_set_aside(
 
 
 @pytest.mark.parametrize("behind", [b"", b"\n", b"x\n", b"\n{}\n"])
-def test_a_line_that_lost_its_newline_to_zeros_is_set_aside_with_the_rest(
-    tmp_path: Path, behind: bytes
-) -> None:
+def test_zero_filled_line_is_set_aside(tmp_path: Path, behind: bytes) -> None:
     path = tmp_path / "log.jsonl"
     written(path, count=2)
     first, second = lines_in(path)
@@ -147,7 +141,7 @@ def test_a_line_that_lost_its_newline_to_zeros_is_set_aside_with_the_rest(
     assert verified(path).lines == 3
 
 
-def test_a_reader_names_the_line_with_zeros_and_what_happens_to_it(tmp_path: Path) -> None:
+def test_reader_reports_line_of_zeros(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     written(path, count=2)
     path.write_bytes(path.read_bytes() + bytes(8) + b"\n")
@@ -162,7 +156,7 @@ def test_a_reader_names_the_line_with_zeros_and_what_happens_to_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_flipped_byte_anywhere_is_named_by_its_line(tmp_path: Path, number: int) -> None:
+def test_flipped_byte_is_located_by_line(tmp_path: Path, number: int) -> None:
     path = tmp_path / "log.jsonl"
     written(path)
     lines = lines_in(path)
@@ -194,7 +188,7 @@ async def test_cut_log_fails_verification_and_close(tmp_path: Path) -> None:
         await store.aclose()
 
 
-def test_a_line_still_being_written_is_not_taken_for_intact(tmp_path: Path) -> None:
+def test_unfinished_line_is_not_intact(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     written(path, count=1)
     path.write_bytes(path.read_bytes() + b'{"kind"')
@@ -205,7 +199,7 @@ def test_a_line_still_being_written_is_not_taken_for_intact(tmp_path: Path) -> N
     assert "unfinished" in found.reason
 
 
-def test_an_empty_file_is_an_empty_log(tmp_path: Path) -> None:
+def test_empty_file_is_empty_log(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.touch()
 
@@ -214,12 +208,12 @@ def test_an_empty_file_is_an_empty_log(tmp_path: Path) -> None:
     assert (found.lines, found.head, found.is_intact) == (0, GENESIS, True)
 
 
-def test_a_log_that_is_not_there_cannot_be_verified(tmp_path: Path) -> None:
+def test_missing_log_cannot_be_verified(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"there is no log here\. Name the \.jsonl file of an earlier run"):
         verified(tmp_path / "log.jsonl")
 
 
-def test_an_id_is_known_after_the_log_was_opened_again(tmp_path: Path) -> None:
+def test_duplicate_is_detected_after_reopening(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     events = written(path)
     new = event()
@@ -232,7 +226,7 @@ def test_an_id_is_known_after_the_log_was_opened_again(tmp_path: Path) -> None:
     assert records_in(path) == [*events, new]
 
 
-async def test_an_attempt_recorded_again_by_another_process_is_kept_as_it_was_first_given(
+async def test_repeated_attempt_keeps_first_record(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "log.jsonl"
@@ -248,7 +242,7 @@ async def test_an_attempt_recorded_again_by_another_process_is_kept_as_it_was_fi
         assert await kept(store) == [first]
 
 
-async def test_another_question_under_the_id_of_an_earlier_process_is_a_conflict(tmp_path: Path) -> None:
+async def test_changed_request_with_known_id_conflicts(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     first = interaction()
     async with aclosing(JsonFileInteractionStore(path)) as store:
@@ -265,7 +259,7 @@ async def test_another_question_under_the_id_of_an_earlier_process_is_a_conflict
         assert await kept(store) == [first]
 
 
-async def test_another_event_under_the_id_of_an_earlier_process_is_a_conflict(tmp_path: Path) -> None:
+async def test_changed_event_with_known_id_conflicts(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     first = event(body={"qty": Decimal("1.0"), "n": 2.0}, as_of=NOW)
     async with aclosing(JsonFileInteractionStore(path)) as store:
@@ -279,7 +273,7 @@ async def test_another_event_under_the_id_of_an_earlier_process_is_a_conflict(tm
         assert await kept(store) == [first]
 
 
-async def test_a_record_of_a_newer_release_is_kept_and_named(tmp_path: Path) -> None:
+async def test_unknown_record_is_kept_and_named(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     async with aclosing(JsonFileInteractionStore(path)) as store:
         await store._writer.write(Identity("checkpoint:1", b"facts"), b'{"checkpoint":1}')
@@ -295,7 +289,7 @@ async def test_a_record_of_a_newer_release_is_kept_and_named(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("blocked", ["file/log.jsonl", "file/deeper/log.jsonl", "folder"])
-async def test_a_path_that_cannot_be_written_says_so_and_what_to_do(tmp_path: Path, blocked: str) -> None:
+async def test_unwritable_path_error_suggests_fix(tmp_path: Path, blocked: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
     store = JsonFileInteractionStore(tmp_path / blocked)
@@ -308,7 +302,7 @@ async def test_a_path_that_cannot_be_written_says_so_and_what_to_do(tmp_path: Pa
     await store.aclose()
 
 
-async def test_a_device_is_not_a_log() -> None:
+async def test_device_is_refused_as_log() -> None:
     store = JsonFileInteractionStore(Path("/dev/null"))
 
     with pytest.raises(StoreError, match="not a regular file"):
@@ -317,7 +311,7 @@ async def test_a_device_is_not_a_log() -> None:
     await store.aclose()
 
 
-def test_a_file_that_goes_away_while_it_is_opened_is_an_error_and_not_a_torn_log(tmp_path: Path) -> None:
+def test_file_removed_while_opening_raises(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     written(path)
 
@@ -333,7 +327,7 @@ def test_a_file_that_goes_away_while_it_is_opened_is_an_error_and_not_a_torn_log
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_are_made(tmp_path: Path) -> None:
+def test_missing_folders_are_created(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "log.jsonl"
 
     written(path)
@@ -341,7 +335,7 @@ def test_folders_are_made(tmp_path: Path) -> None:
     assert len(lines_in(path)) == 3
 
 
-async def test_nothing_is_made_by_asking(tmp_path: Path) -> None:
+async def test_reading_creates_no_files(tmp_path: Path) -> None:
     folder = tmp_path / "a"
 
     async with aclosing(JsonFileInteractionStore(folder / "log.jsonl")) as store:

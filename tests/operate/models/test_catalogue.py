@@ -12,7 +12,7 @@ from agentic_trading.platform.errors import OptionError
 from tests.operate.models.tables import catalogue, model_row, models_file, price_row, prices_file
 
 
-def test_a_packaged_model_says_so_and_has_its_price_of_the_day() -> None:
+def test_packaged_model_has_origin_and_daily_price() -> None:
     before = catalogue(now=datetime(2026, 11, 1, tzinfo=UTC)).of("claude-sonnet-5-5")
     today = catalogue().of("claude-sonnet-5-5")
 
@@ -22,7 +22,7 @@ def test_a_packaged_model_says_so_and_has_its_price_of_the_day() -> None:
     assert (before.price.cache_read, today.price.cache_read) == (200, 100)
 
 
-def test_a_model_of_ones_own_says_which_files_it_is_from(tmp_path: Path) -> None:
+def test_own_model_names_source_files(tmp_path: Path) -> None:
     models, prices = models_file(tmp_path, model_row()), prices_file(tmp_path, price_row())
 
     entry = catalogue(models, prices).of("house-8b")
@@ -30,7 +30,7 @@ def test_a_model_of_ones_own_says_which_files_it_is_from(tmp_path: Path) -> None
     assert (entry.name, entry.origin, entry.price_origin) == ("openai/house-8b", str(models), str(prices))
 
 
-def test_a_row_of_ones_own_goes_before_the_packaged_one(tmp_path: Path) -> None:
+def test_own_row_takes_precedence_over_packaged(tmp_path: Path) -> None:
     own = model_row(provider="anthropic", model="claude-haiku-5-5", native_schema=False)
 
     entry = catalogue(models_file(tmp_path, own)).of("claude-haiku-5-5")
@@ -38,14 +38,14 @@ def test_a_row_of_ones_own_goes_before_the_packaged_one(tmp_path: Path) -> None:
     assert (entry.transport, entry.origin != PACKAGED, entry.price_origin) == ("prompted", True, PACKAGED)
 
 
-def test_a_model_without_a_price_is_listed_without_one(tmp_path: Path) -> None:
+def test_unpriced_model_is_listed_without_price(tmp_path: Path) -> None:
     entry = catalogue(models_file(tmp_path, model_row())).of("house-8b")
 
     assert (entry.price, entry.price_origin) == (None, "")
 
 
 @pytest.mark.parametrize(("day", "left", "retired"), [(29, 1, False), (30, 0, False), (31, -1, True)])
-def test_a_model_has_retired_after_its_last_day(day: int, left: int, *, retired: bool) -> None:
+def test_model_retires_after_last_day(day: int, left: int, *, retired: bool) -> None:
     month, day = (12, 1) if day == 31 else (11, day)
 
     entry = catalogue(now=datetime(2026, month, day, tzinfo=UTC)).of("claude-sonnet-4-5-20250929")
@@ -53,7 +53,7 @@ def test_a_model_has_retired_after_its_last_day(day: int, left: int, *, retired:
     assert (entry.days_left, entry.retired) == (left, retired)
 
 
-def test_a_name_that_two_providers_have_needs_its_provider(tmp_path: Path) -> None:
+def test_ambiguous_model_name_needs_provider(tmp_path: Path) -> None:
     models = models_file(tmp_path, model_row(model="claude-opus-5-5"))
 
     with pytest.raises(UnknownModelError) as caught:
@@ -63,14 +63,14 @@ def test_a_name_that_two_providers_have_needs_its_provider(tmp_path: Path) -> No
     assert catalogue(models).of("openai/claude-opus-5-5").capability.provider == "openai"
 
 
-def test_the_error_for_an_unknown_provider_names_the_known() -> None:
+def test_unknown_provider_error_lists_known_providers() -> None:
     with pytest.raises(OptionError) as caught:
         catalogue().entries("acme")
 
     assert caught.value.allowed == "anthropic, local, rules, scripted"
 
 
-def test_a_file_with_a_wrong_row_is_named(tmp_path: Path) -> None:
+def test_file_with_wrong_row_is_named(tmp_path: Path) -> None:
     models = models_file(tmp_path, model_row(), model_row(context_tokens=0))
 
     with pytest.raises(TableError) as caught:

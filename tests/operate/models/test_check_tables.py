@@ -19,7 +19,7 @@ def found(
     return check_tables(tables, old_after_days=90)
 
 
-def test_nothing_is_wrong_with_the_packaged_tables() -> None:
+def test_packaged_tables_have_no_errors() -> None:
     assert [
         finding for finding in check_tables(catalogue(), old_after_days=90) if finding.weight == "wrong"
     ] == []
@@ -42,36 +42,36 @@ def test_nothing_is_wrong_with_the_packaged_tables() -> None:
         ({"effort": ["low", "low"]}, "names something twice in effort"),
     ],
 )
-def test_a_row_that_contradicts_itself_is_wrong(changes: dict[str, Any], text: str, tmp_path: Path) -> None:
+def test_contradictory_row_is_wrong(changes: dict[str, Any], text: str, tmp_path: Path) -> None:
     assert found(tmp_path, model_row(**changes)) == [TableFinding("wrong", "openai/house-8b", text)]
 
 
-def test_a_model_without_a_price_is_wrong(tmp_path: Path) -> None:
+def test_model_without_price_is_wrong(tmp_path: Path) -> None:
     [finding] = found(tmp_path, model_row(), prices=())
 
     assert (finding.weight, finding.model) == ("wrong", "openai/house-8b")
     assert "has no price" in finding.text
 
 
-def test_a_price_without_a_model_is_wrong(tmp_path: Path) -> None:
+def test_price_without_model_is_wrong(tmp_path: Path) -> None:
     text = "has a price and no row in the table of models"
 
     assert found(tmp_path) == [TableFinding("wrong", "openai/house-8b", text)]
 
 
-def test_a_price_that_was_checked_on_a_day_to_come_is_wrong(tmp_path: Path) -> None:
+def test_future_price_check_date_is_wrong(tmp_path: Path) -> None:
     [finding] = found(tmp_path, model_row(), prices=(price_row(checked_on="2027-01-01"),))
 
     assert finding.text == "its price was checked on 2027-01-01, a day to come"
 
 
-def test_two_rows_of_one_model_in_one_file_are_wrong(tmp_path: Path) -> None:
+def test_duplicate_model_rows_are_wrong(tmp_path: Path) -> None:
     [finding] = found(tmp_path, model_row(), model_row(sampling=False))
 
     assert finding.text.startswith("has 2 rows in")
 
 
-def test_an_id_that_two_rows_answer_to_is_wrong(tmp_path: Path) -> None:
+def test_shared_served_as_id_is_wrong(tmp_path: Path) -> None:
     other = model_row(model="house-70b", served_as=["house-8b"])
 
     findings = found(tmp_path, model_row(), other, prices=(price_row(), price_row(model="house-70b")))
@@ -81,7 +81,7 @@ def test_an_id_that_two_rows_answer_to_is_wrong(tmp_path: Path) -> None:
     ]
 
 
-def test_a_default_that_has_retired_is_wrong_and_one_that_soon_will_is_noted(tmp_path: Path) -> None:
+def test_retired_default_is_wrong_retiring_is_noted(tmp_path: Path) -> None:
     name, row = "anthropic/claude-opus-5-5", {"provider": "anthropic", "model": "claude-opus-5-5"}
 
     gone = found(tmp_path, model_row(**row, retires_on="2026-11-21"), prices=())

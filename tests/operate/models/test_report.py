@@ -28,7 +28,7 @@ def line(**changes: object) -> LiveCheckRow:
     return LiveCheckRow.model_validate({**fields, "cost_nusd": 260_000, **changes})
 
 
-def test_the_table_has_every_verdict_and_the_sum_of_costs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_table_has_verdicts_and_costs(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(live_check_table(report(line(), line(verdict="differs"), line(verdict="not proved"))))
 
     shown = " ".join(capsys.readouterr().out.split())
@@ -36,13 +36,13 @@ def test_the_table_has_every_verdict_and_the_sum_of_costs(capsys: pytest.Capture
     assert "0.000780000 of at most 0.050000000 USD by price book list@1" in shown
 
 
-def test_what_a_server_says_stays_in_its_cell(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_text_is_escaped_in_table(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(live_check_table(report(line(seen="a\n[bold]b\x1b[2J"))))
 
     assert "a\\n[bold]b\\x1b[2J" in capsys.readouterr().out
 
 
-def test_only_a_report_without_a_gap_is_a_proof() -> None:
+def test_only_complete_report_is_a_proof() -> None:
     assert report(line()).proved
     assert not report(line(verdict="not proved")).proved
     assert not report(line(), stopped="no answer").proved

@@ -20,13 +20,13 @@ BOOK = book(price(), price(model="claude-b"), price(provider="local"))
         ("claude-a", "anthropic", ["anthropic/claude-a"]),
     ],
 )
-def test_prices_are_selected_by_model_and_provider(model: str, provider: str, found: list[str]) -> None:
+def test_prices_match_model_and_provider(model: str, provider: str, found: list[str]) -> None:
     prices = select_prices(BOOK, model, provider, at=TODAY)
 
     assert [f"{price.provider}/{price.model}" for price in prices] == found
 
 
-def test_the_error_for_what_has_no_price_names_what_has_one() -> None:
+def test_missing_price_error_lists_known_names() -> None:
     with pytest.raises(OptionError, match="Allowed: anthropic, local"):
         select_prices(BOOK, provider="acme", at=TODAY)
     with pytest.raises(UnknownModelError, match="known are anthropic/claude-a"):

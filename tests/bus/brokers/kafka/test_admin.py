@@ -31,7 +31,7 @@ def own_topics(count: int) -> list[Topic[Event]]:
     return [Topic(f"topic-{random_id()}", Event) for _ in range(count)]
 
 
-async def test_topics_that_are_missing_are_made_and_those_that_are_there_stay(kafka_servers: str) -> None:
+async def test_create_topics_adds_only_missing_topics(kafka_servers: str) -> None:
     settings = kafka_server.settings(kafka_servers)
     first, second = plan_of(own_topics(2), max_message_bytes=MAX_MESSAGE_BYTES, partitions=3)
 
@@ -41,7 +41,7 @@ async def test_topics_that_are_missing_are_made_and_those_that_are_there_stay(ka
     assert await check_topics(settings, [first, second]) == []
 
 
-async def test_what_is_not_as_the_bus_needs_it_is_named(kafka_servers: str) -> None:
+async def test_check_topics_reports_each_problem(kafka_servers: str) -> None:
     settings = kafka_server.settings(kafka_servers)
     topics = own_topics(2)
     await create_topics(
@@ -62,7 +62,7 @@ async def test_what_is_not_as_the_bus_needs_it_is_named(kafka_servers: str) -> N
     ]
 
 
-async def test_a_topic_that_forgets_by_key_or_keeps_for_ever_is_told_apart(kafka_servers: str) -> None:
+async def test_check_topics_flags_compaction_not_infinite_retention(kafka_servers: str) -> None:
     settings = kafka_server.settings(kafka_servers)
     (plan,) = plan_of(own_topics(1), max_message_bytes=MAX_MESSAGE_BYTES, partitions=1)
     made = {**plan.settings, "cleanup.policy": "compact", "retention.ms": "-1"}
@@ -73,7 +73,7 @@ async def test_a_topic_that_forgets_by_key_or_keeps_for_ever_is_told_apart(kafka
     ]
 
 
-async def test_what_the_server_does_not_allow_is_said(kafka_servers: str) -> None:
+async def test_create_topics_raises_server_refusal(kafka_servers: str) -> None:
     settings = kafka_server.settings(kafka_servers)
     plans = plan_of(own_topics(1), max_message_bytes=MAX_MESSAGE_BYTES)
 
@@ -81,7 +81,7 @@ async def test_what_the_server_does_not_allow_is_said(kafka_servers: str) -> Non
         await create_topics(settings, plans, replicas=3)
 
 
-async def test_a_group_is_behind_by_what_it_has_not_done(kafka_servers: str) -> None:
+async def test_group_lag_counts_uncommitted_messages(kafka_servers: str) -> None:
     settings = kafka_server.settings(kafka_servers)
     (where,) = own_topics(1)
     await kafka_server.make_topics(kafka_servers, [where], partitions=1)
@@ -98,14 +98,14 @@ async def test_a_group_is_behind_by_what_it_has_not_done(kafka_servers: str) -> 
     assert await group_lags(settings, [where.name], ["other"]) == []
 
 
-async def test_servers_that_are_not_there_are_named() -> None:
+async def test_check_topics_names_unreachable_servers() -> None:
     with pytest.raises(
         BusUnavailableError, match=r"asking about topics failed: .* Servers: 127\.0\.0\.1:1\."
     ):
         await check_topics(kafka_server.settings("127.0.0.1:1", connect_s=2.0), [])
 
 
-def test_every_lane_has_a_topic_and_a_dead_letter_has_room_for_its_message() -> None:
+def test_topic_plan_covers_lanes_and_dead_letters() -> None:
     plans = {plan.name: plan for plan in plan_of(TOPICS, max_message_bytes=MAX_MESSAGE_BYTES)}
 
     assert {topic.name for topic in ENVELOPES.values()} < set(plans)

@@ -80,9 +80,7 @@ def key_in(partition: int, partitions: int) -> str:
 
 
 @pytest.mark.parametrize("full", range(4))
-async def test_a_key_with_much_to_do_keeps_no_other_partition_from_being_read(
-    kafka_servers: str, full: int
-) -> None:
+async def test_full_partition_does_not_block_others(kafka_servers: str, full: int) -> None:
     settings = kafka_server.settings(kafka_servers, buffer=8)
     async with aclosing(KafkaBroker(settings)) as broker:
         where = await topic(kafka_servers, partitions=4)
@@ -97,7 +95,7 @@ async def test_a_key_with_much_to_do_keeps_no_other_partition_from_being_read(
     assert {each.message.key for each in held} == {*others, key_in(full, 4)}
 
 
-async def test_nothing_is_committed_before_it_is_done(kafka_servers: str, broker: KafkaBroker) -> None:
+async def test_offset_commit_waits_for_earlier_messages(kafka_servers: str, broker: KafkaBroker) -> None:
     where = await topic(kafka_servers)
     await publish(broker, where, "a:0", "b:1", "c:2")
     reader = await broker.subscribe([where], "group")
@@ -115,7 +113,7 @@ async def test_nothing_is_committed_before_it_is_done(kafka_servers: str, broker
     assert await committed(kafka_servers, where) == [3]
 
 
-async def test_what_is_done_is_committed_while_the_reader_goes_on(
+async def test_acknowledged_message_is_committed_while_reading(
     kafka_servers: str, broker: KafkaBroker
 ) -> None:
     where = await topic(kafka_servers)
@@ -131,7 +129,7 @@ async def test_what_is_done_is_committed_while_the_reader_goes_on(
     assert await says(reader, 1) == [b"1"]
 
 
-async def test_what_a_killed_process_held_and_had_not_committed_comes_again(
+async def test_uncommitted_messages_are_redelivered_after_kill(
     kafka_servers: str, broker: KafkaBroker
 ) -> None:
     where = await topic(kafka_servers)
@@ -167,7 +165,7 @@ asyncio.run(main())
     assert await says(reader, len(rest)) == rest
 
 
-async def test_a_late_call_for_a_partition_that_was_given_up_does_nothing(kafka_servers: str) -> None:
+async def test_late_ack_after_revocation_is_ignored(kafka_servers: str) -> None:
     where = await topic(kafka_servers)
     async with (
         aclosing(kafka_server.broker(kafka_servers, drain_s=0.1)) as one,
@@ -188,7 +186,7 @@ async def test_a_late_call_for_a_partition_that_was_given_up_does_nothing(kafka_
     assert await committed(kafka_servers, where) == []
 
 
-async def test_partitions_are_given_up_when_what_is_held_is_done(kafka_servers: str) -> None:
+async def test_revoked_partition_drains_before_handover(kafka_servers: str) -> None:
     where = await topic(kafka_servers, partitions=2)
     async with (
         aclosing(kafka_server.broker(kafka_servers, drain_s=PATIENCE_S)) as one,
@@ -224,9 +222,7 @@ async def drained(servers: str, where: Topic[Event], group: str = "group") -> li
         return [value for value in said if value != b"end"]
 
 
-async def test_when_readers_join_and_leave_nothing_is_lost_and_each_key_keeps_its_order(
-    kafka_servers: str, broker: KafkaBroker
-) -> None:
+async def test_rebalance_keeps_messages_and_key_order(kafka_servers: str, broker: KafkaBroker) -> None:
     where = await topic(kafka_servers, partitions=6)
     fleet = Fleet(lambda: kafka_server.broker(kafka_servers, buffer=16), where, patience_s=30)
     leaves = [asyncio.Event() for _ in range(3)]
@@ -254,7 +250,7 @@ async def test_when_readers_join_and_leave_nothing_is_lost_and_each_key_keeps_it
     assert len(fleet.done) - total <= 3 * len(leaves)  # what a reader that left held may come again
 
 
-async def test_a_topic_with_too_much_here_is_not_fetched_and_another_one_is(kafka_servers: str) -> None:
+async def test_full_topic_pauses_while_another_is_read(kafka_servers: str) -> None:
     full, other = await topic(kafka_servers), await topic(kafka_servers)
     async with aclosing(kafka_server.broker(kafka_servers, buffer=8)) as broker:
         await publish(broker, full, *(f"k{n}:{n}" for n in range(60)))
@@ -276,7 +272,7 @@ async def test_a_topic_with_too_much_here_is_not_fetched_and_another_one_is(kafk
     assert len(rest) + len(held) == 61
 
 
-async def test_a_gap_in_the_offsets_stops_nothing(kafka_servers: str, broker: KafkaBroker) -> None:
+async def test_offset_gap_does_not_stop_reader(kafka_servers: str, broker: KafkaBroker) -> None:
     where = await topic(kafka_servers)
     producer = AIOKafkaProducer(bootstrap_servers=kafka_servers, transactional_id=random_id())
     await producer.start()
@@ -293,9 +289,7 @@ async def test_a_gap_in_the_offsets_stops_nothing(kafka_servers: str, broker: Ka
     assert await committed(kafka_servers, where) == [3]
 
 
-async def test_what_another_program_put_there_is_handed_out_whatever_it_is(
-    kafka_servers: str, broker: KafkaBroker
-) -> None:
+async def test_foreign_messages_are_delivered(kafka_servers: str, broker: KafkaBroker) -> None:
     where = await topic(kafka_servers)
     producer = AIOKafkaProducer(bootstrap_servers=kafka_servers)
     await producer.start()
@@ -310,9 +304,7 @@ async def test_what_another_program_put_there_is_handed_out_whatever_it_is(
     assert second.message == Message("", b"2", {})
 
 
-async def test_where_the_committed_offset_is_gone_the_oldest_that_is_left_comes(
-    kafka_servers: str, broker: KafkaBroker
-) -> None:
+async def test_deleted_offset_falls_back_to_oldest(kafka_servers: str, broker: KafkaBroker) -> None:
     where = await topic(kafka_servers)
     await publish(broker, where, *(f"a:{n}" for n in range(5)))
     reader = await broker.subscribe([where], "group")
@@ -328,14 +320,14 @@ async def test_where_the_committed_offset_is_gone_the_oldest_that_is_left_comes(
     assert await says(following, 2) == [b"3", b"4"]
 
 
-async def test_a_topic_that_is_not_there_is_named_with_what_to_do(broker: KafkaBroker) -> None:
+async def test_subscribe_to_missing_topic_names_remedy(broker: KafkaBroker) -> None:
     with pytest.raises(
         TopicSetupError, match=r"Topic acme does not exist. Run agentic-trading topics create"
     ):
         await broker.subscribe([Topic("acme", Event)], "group")
 
 
-async def test_servers_that_are_not_there_are_named_at_once() -> None:
+async def test_subscribe_names_unreachable_servers() -> None:
     async with aclosing(kafka_server.broker("127.0.0.1:1", connect_s=2.0)) as broker:
         with pytest.raises(
             BusUnavailableError, match=r"joining the group group failed: .*\. Servers: 127\.0\.0\.1:1\. Check"

@@ -27,7 +27,7 @@ async def opened(kafka: KafkaService) -> KafkaBroker:
     return broker
 
 
-async def test_what_is_not_acknowledged_in_time_is_an_error_and_the_next_is_published_again(
+async def test_publish_timeout_raises_then_recovers(
     own_kafka: KafkaService,
 ) -> None:
     async with aclosing(await opened(own_kafka)) as broker:
@@ -44,7 +44,7 @@ async def test_what_is_not_acknowledged_in_time_is_an_error_and_the_next_is_publ
 
 
 @pytest.mark.soak
-async def test_a_reader_goes_on_when_the_server_was_killed_and_is_back(own_kafka: KafkaService) -> None:
+async def test_reader_resumes_after_server_restart(own_kafka: KafkaService) -> None:
     async with aclosing(await opened(own_kafka)) as broker:
         reader = await broker.subscribe([TOPIC], "group")
         await says_until(b"before", reader)
@@ -57,9 +57,7 @@ async def test_a_reader_goes_on_when_the_server_was_killed_and_is_back(own_kafka
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=["frozen", "killed"])
-async def test_closing_has_an_end_while_no_server_answers(
-    own_kafka: KafkaService, number: signal.Signals
-) -> None:
+async def test_close_ends_while_server_is_silent(own_kafka: KafkaService, number: signal.Signals) -> None:
     broker = await opened(own_kafka)
     reader = await broker.subscribe([TOPIC], "group")
     await broker.publish(TOPIC, Message("b", b"held", {}))

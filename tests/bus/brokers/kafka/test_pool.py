@@ -27,7 +27,7 @@ async def with_topics(kafka: KafkaService) -> str:
     return servers
 
 
-async def test_calls_are_answered_and_a_message_that_cannot_be_read_stops_none(
+async def test_unreadable_message_does_not_block_calls(
     own_kafka: KafkaService,
 ) -> None:
     servers = await with_topics(own_kafka)
@@ -52,7 +52,7 @@ async def test_calls_are_answered_and_a_message_that_cannot_be_read_stops_none(
     assert letters == [("llm.dead-letters", 1)]
 
 
-async def test_when_a_pool_leaves_its_calls_are_finished_by_it_or_run_by_another_one(
+async def test_call_runs_once_when_pool_leaves(
     own_kafka: KafkaService,
 ) -> None:
     servers = await with_topics(own_kafka)

@@ -45,7 +45,7 @@ def noise(size: int) -> bytes:
     return bytes(int(256 * fraction("noise", n)) for n in range(size))
 
 
-async def test_a_large_batch_arrives_in_its_order(kafka_servers: str, broker: KafkaBroker) -> None:
+async def test_large_batch_arrives_in_order(kafka_servers: str, broker: KafkaBroker) -> None:
     where = await topic_of_at_most(kafka_servers, 1 << 20)
     messages = [Message("a", str(n).encode().rjust(2400), {}) for n in range(2000)]
 
@@ -59,9 +59,7 @@ async def test_a_large_batch_arrives_in_its_order(kafka_servers: str, broker: Ka
     assert broker.statistics().published == {where.name: 2000}
 
 
-async def test_the_limit_of_a_topic_is_asked_of_its_server_and_holds_to_the_byte(
-    kafka_servers: str, broker: KafkaBroker
-) -> None:
+async def test_topic_limit_is_exact_to_the_byte(kafka_servers: str, broker: KafkaBroker) -> None:
     where = await topic_of_at_most(kafka_servers, 300_000)
     allowed = 300_000 - len("a") - len("name") - len("value") - RECORD_OVERHEAD - HEADER_OVERHEAD
     largest = noise(allowed)
@@ -73,9 +71,7 @@ async def test_the_limit_of_a_topic_is_asked_of_its_server_and_holds_to_the_byte
     assert (refused.value.size, refused.value.allowed) == (allowed + 1, allowed)
 
 
-async def test_a_topic_whose_limit_is_below_a_batch_is_refused(
-    kafka_servers: str, broker: KafkaBroker
-) -> None:
+async def test_topic_limit_below_batch_is_refused(kafka_servers: str, broker: KafkaBroker) -> None:
     where = await topic_of_at_most(kafka_servers, 100_000)
 
     with pytest.raises(
@@ -84,14 +80,14 @@ async def test_a_topic_whose_limit_is_below_a_batch_is_refused(
         await broker.publish(where, Message("a", b"1", {}))
 
 
-async def test_a_topic_that_is_not_there_is_named_with_what_to_do(broker: KafkaBroker) -> None:
+async def test_publish_to_missing_topic_names_remedy(broker: KafkaBroker) -> None:
     with pytest.raises(
         TopicSetupError, match=r"Topic acme does not exist. Run agentic-trading topics create"
     ):
         await broker.publish(Topic("acme", Event), Message("a", b"1", {}))
 
 
-async def test_servers_that_are_not_there_are_named_at_once() -> None:
+async def test_publish_names_unreachable_servers() -> None:
     async with aclosing(kafka_server.broker("127.0.0.1:1", connect_s=2.0)) as broker:
         with pytest.raises(
             BusUnavailableError, match=r"Servers: 127\.0\.0\.1:1\. Check that they are running"
@@ -99,7 +95,7 @@ async def test_servers_that_are_not_there_are_named_at_once() -> None:
             await broker.publish(Topic("acme", Event), Message("a", b"1", {}))
 
 
-async def test_many_that_publish_while_no_server_answers_wait_no_longer_than_one() -> None:
+async def test_concurrent_publishes_share_the_timeout() -> None:
     async with (
         asyncio.timeout(5),
         aclosing(kafka_server.broker("127.0.0.1:1", publish_s=1.0)) as broker,
@@ -114,7 +110,7 @@ async def _is_refused(broker: KafkaBroker) -> None:
         await broker.publish(Topic("acme", Event), Message("a", b"1", {}))
 
 
-async def test_a_closed_broker_opens_no_producer(kafka_servers: str, broker: KafkaBroker) -> None:
+async def test_closed_broker_refuses_to_publish(kafka_servers: str, broker: KafkaBroker) -> None:
     where = await topic_of_at_most(kafka_servers, 1 << 20)
     await broker.publish(where, Message("a", b"1", {}))
 
@@ -124,7 +120,7 @@ async def test_a_closed_broker_opens_no_producer(kafka_servers: str, broker: Kaf
         await broker.publish(where, Message("a", b"2", {}))
 
 
-def test_batches_are_compressed_by_the_best_codec_that_is_installed() -> None:
+def test_installed_codec_is_zstd() -> None:
     assert installed_codec() == "zstd"
 
 
@@ -137,6 +133,6 @@ def test_batches_are_compressed_by_the_best_codec_that_is_installed() -> None:
         ({"session_s": float("nan")}, "session_s is nan. Allowed: more than 0"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:
+def test_invalid_kafka_setting_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         KafkaSettings(**{"bootstrap_servers": "127.0.0.1:9092", **changes})  # type: ignore[arg-type]  # on purpose

@@ -15,14 +15,14 @@ from tests.bus_readers import two_clients_of_one_name_ask
 pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
 
 
-async def test_clients_of_one_name_in_two_processes_get_their_own_answers(own_kafka: KafkaService) -> None:
+async def test_same_name_clients_get_own_answers(own_kafka: KafkaService) -> None:
     servers = await asyncio.to_thread(lambda: own_kafka.bootstrap_servers)
     await create_topics(kafka_server.settings(servers), planned_topics(partitions=3))
 
     await two_clients_of_one_name_ask(lambda: kafka_server.broker(servers), reply_timeout_s=30)
 
 
-async def test_a_reader_of_replies_that_finds_no_server_leaves_no_consumer_unclosed() -> None:
+async def test_failed_reply_reader_closes_the_consumer() -> None:
     said: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: said.append(context))
 

@@ -71,14 +71,14 @@ async def goes_through(servers: str, security: KafkaSecurity) -> bytes:
         return (await reader.take()).message.value
 
 
-async def test_messages_go_over_tls_with_a_password(secured: Secured) -> None:
+async def test_tls_with_password_delivers_messages(secured: Secured) -> None:
     await kafka_server.make_topics(secured.plain, [TOPIC])
     security = KafkaSecurity(ca_file=secured.folder / "ca.pem", username="worker", password=PASSWORD)
 
     assert await goes_through(secured.password, security) == b"1"
 
 
-async def test_messages_go_over_tls_with_a_certificate_of_the_client(secured: Secured) -> None:
+async def test_tls_with_client_certificate_delivers_messages(secured: Secured) -> None:
     await kafka_server.make_topics(secured.plain, [TOPIC])
     folder = secured.folder
     security = KafkaSecurity(folder / "ca.pem", folder / "client.pem", folder / "client.key")
@@ -86,7 +86,7 @@ async def test_messages_go_over_tls_with_a_certificate_of_the_client(secured: Se
     assert await goes_through(secured.certificate, security) == b"1"
 
 
-async def test_a_wrong_password_is_refused_and_shown_nowhere(
+async def test_wrong_password_is_refused_and_hidden(
     secured: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = f"{PASSWORD}-wrong"
@@ -99,7 +99,7 @@ async def test_a_wrong_password_is_refused_and_shown_nowhere(
     assert PASSWORD not in shown
 
 
-async def test_a_server_that_no_known_authority_has_signed_is_refused(secured: Secured) -> None:
+async def test_unknown_certificate_authority_is_refused(secured: Secured) -> None:
     with pytest.raises(BusUnavailableError):
         await goes_through(secured.password, KafkaSecurity(username="worker", password=PASSWORD))
 
@@ -112,12 +112,12 @@ async def test_a_server_that_no_known_authority_has_signed_is_refused(secured: S
         ({"key_file": Path("key.pem")}, "key_file is given without its certificate_file"),
     ],
 )
-def test_half_of_a_pair_is_refused(changes: dict[str, str], message: str) -> None:
+def test_incomplete_credentials_are_refused(changes: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         KafkaSecurity(**changes)  # type: ignore[arg-type]  # on purpose
 
 
-def test_a_connection_is_checked_against_the_name_of_the_server() -> None:
+def test_tls_context_verifies_hostname() -> None:
     context = KafkaSecurity().context
 
     assert context.check_hostname
@@ -164,9 +164,7 @@ def guarded(certificates: Path, tmp_path: Path) -> Iterator[KafkaService]:
         yield server
 
 
-async def test_a_user_may_do_what_the_servers_acl_allows_and_is_told_what_it_may_not(
-    guarded: KafkaService, certificates: Path
-) -> None:
+async def test_acl_denial_names_the_remedy(guarded: KafkaService, certificates: Path) -> None:
     plain, login_at = await asyncio.to_thread(
         lambda: (guarded.bootstrap_servers, guarded.address_of("LOGIN"))
     )

@@ -19,7 +19,7 @@ def namespace() -> str:
     return redis_server.namespace()
 
 
-async def test_topics_are_made_once_and_found_right(redis_url: str, namespace: str) -> None:
+async def test_topics_are_created_once_and_pass_check(redis_url: str, namespace: str) -> None:
     topics = RedisTopics(redis_bus.settings(redis_url, namespace))
 
     assert await topics.check([FIRST]) == [TopicProblem("first", "topic", "missing", "16 partitions")]
@@ -28,7 +28,7 @@ async def test_topics_are_made_once_and_found_right(redis_url: str, namespace: s
     assert await topics.check([FIRST, SECOND]) == []
 
 
-async def test_what_is_set_up_otherwise_is_named(redis_url: str, namespace: str) -> None:
+async def test_check_reports_full_and_mismatched_partitions(redis_url: str, namespace: str) -> None:
     await redis_bus.make_topics(redis_url, namespace, [FIRST], partitions=2)
     async with aclosing(redis_bus.broker(redis_url, namespace, partitions=2, max_backlog=2)) as broker:
         await broker.publish_all(FIRST, [Message("a", b"", {}), Message("a", b"", {})])
@@ -42,16 +42,14 @@ async def test_what_is_set_up_otherwise_is_named(redis_url: str, namespace: str)
     assert await other.check([FIRST]) == [TopicProblem("first", "partitions", "2", "4")]
 
 
-async def test_a_server_that_may_forget_is_a_problem() -> None:
+async def test_check_reports_unsafe_fsync_setting() -> None:
     with own_server("valkey", options=(*SAFE, "--appendfsync", "everysec")) as server:
         problems = await RedisTopics(redis_bus.settings(server.url, "test")).check([])
 
     assert problems == [TopicProblem("-", "appendfsync", "everysec", "always")]
 
 
-async def test_what_waits_and_what_is_pending_is_counted_by_group_and_topic(
-    redis_url: str, namespace: str
-) -> None:
+async def test_lag_counts_by_group_and_topic(redis_url: str, namespace: str) -> None:
     settings = redis_bus.settings(redis_url, namespace, buffer=1)
     await RedisTopics(settings).create([FIRST, SECOND])
     async with aclosing(redis_bus.broker(redis_url, namespace, buffer=1)) as broker:

@@ -11,7 +11,7 @@ from agentic_trading.llm.event import Event
 from tests.redis_bus import TOPIC, Place, equals, is_so, opened, publish, says, take
 
 
-async def test_a_message_is_dropped_when_every_group_has_finished_it_and_not_before(one: Place) -> None:
+async def test_message_is_dropped_when_all_groups_finish(one: Place) -> None:
     async with aclosing(one.broker()) as broker:
         await publish(broker, "a:0", "b:1", "c:2", "d:3")
         first, second = await opened(broker, "first"), await opened(broker, "second")
@@ -33,7 +33,7 @@ async def test_a_message_is_dropped_when_every_group_has_finished_it_and_not_bef
     assert positions == [5, 5]  # what was dropped is counted
 
 
-async def test_what_no_group_has_read_is_kept(one: Place) -> None:
+async def test_unread_message_is_kept(one: Place) -> None:
     async with aclosing(one.broker()) as broker:
         await publish(broker, "a:0", "a:1")
         early = await opened(broker, "early")
@@ -46,7 +46,7 @@ async def test_what_no_group_has_read_is_kept(one: Place) -> None:
         assert await says(await opened(broker, "early"), 1) == [b"2"]
 
 
-async def test_what_is_acknowledged_is_finished_on_the_server_while_the_reader_goes_on(one: Place) -> None:
+async def test_ack_reaches_server_while_reading(one: Place) -> None:
     async with aclosing(one.broker()) as broker:
         await publish(broker, "a:0", "b:1")
         reader = await opened(broker)
@@ -57,7 +57,7 @@ async def test_what_is_acknowledged_is_finished_on_the_server_while_the_reader_g
         assert await says(reader, 1) == [b"1"]
 
 
-async def test_what_another_program_put_there_is_handed_out_and_what_it_deleted_is_finished(
+async def test_foreign_messages_arrive_deleted_messages_finish(
     one: Place,
 ) -> None:
     async with aclosing(one.broker()) as broker:
@@ -77,7 +77,7 @@ async def test_what_another_program_put_there_is_handed_out_and_what_it_deleted_
     assert sorted(said) == [b"", b"", b"3"]
 
 
-async def test_a_topic_with_too_much_here_is_read_no_further(one: Place) -> None:
+async def test_full_topic_is_not_read_further(one: Place) -> None:
     async with aclosing(one.broker(buffer=8)) as broker:
         await publish(broker, *(f"k{n}:{n}" for n in range(60)))
         reader = await opened(broker)
@@ -94,7 +94,7 @@ async def test_a_topic_with_too_much_here_is_read_no_further(one: Place) -> None
     assert len(rest) == 52
 
 
-async def test_a_topic_that_is_not_there_or_has_other_partitions_is_named_with_what_to_do(one: Place) -> None:
+async def test_missing_or_mismatched_topic_names_remedy(one: Place) -> None:
     async with aclosing(one.broker()) as broker, aclosing(one.broker(partitions=4)) as other:
         with pytest.raises(
             TopicSetupError, match=r"Topic acme does not exist. Run agentic-trading topics create"

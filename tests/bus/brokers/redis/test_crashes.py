@@ -72,7 +72,7 @@ asyncio.run(main())
         await process.wait()
 
 
-async def test_what_a_killed_process_had_not_finished_comes_again_in_its_order(one: Place) -> None:
+async def test_unfinished_messages_return_in_order_after_kill(one: Place) -> None:
     async with aclosing(one.broker()) as broker:
         await publish(broker, "a:0", "a:1", "a:2", "b:3")
         async with another_process(one) as process:
@@ -85,7 +85,7 @@ async def test_what_a_killed_process_had_not_finished_comes_again_in_its_order(o
     assert [value for value in said if value != b"3"] == [b"1", b"2", b"4"]
 
 
-async def test_a_process_that_was_frozen_takes_nothing_from_the_next_owner_and_finishes_nothing(
+async def test_frozen_process_cannot_ack_after_takeover(
     one: Place,
 ) -> None:
     async with aclosing(one.broker()) as broker:
@@ -124,7 +124,7 @@ class Movable(SystemClock):
         return super().monotonic() + self.ahead_s
 
 
-async def test_a_reader_whose_lease_may_be_over_hands_out_nothing_until_it_is_heard_again(one: Place) -> None:
+async def test_reader_waits_while_lease_may_have_expired(one: Place) -> None:
     clock = Movable()
     async with aclosing(redis_bus.broker(one.url, one.namespace, partitions=1, clock=clock)) as broker:
         await publish(broker, "a:0", "b:1")
@@ -144,7 +144,7 @@ async def test_a_reader_whose_lease_may_be_over_hands_out_nothing_until_it_is_he
     assert waiting.result().message.value == b"1"  # the partition is its own as before
 
 
-async def test_what_was_read_by_a_reader_that_lost_its_partition_stays_for_the_next_one(one: Place) -> None:
+async def test_lost_partition_messages_stay_for_next_owner(one: Place) -> None:
     async with aclosing(one.broker()) as broker:
         await publish(broker, "a:0", "b:1")
         frozen = await opened(broker)
@@ -184,7 +184,7 @@ class LosesAnswers(StreamServer):
         return answer
 
 
-async def test_no_answer_that_is_lost_loses_a_message_or_the_order_of_its_key(many: Place) -> None:
+async def test_lost_answers_keep_messages_and_key_order(many: Place) -> None:
     total, done = 10 * 10, list[tuple[str, int]]()
     async with aclosing(many.broker(buffer=8)) as broker:
         broker._server = LosesAnswers(redis_bus.settings(many.url, many.namespace, partitions=16))

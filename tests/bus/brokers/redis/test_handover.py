@@ -17,7 +17,7 @@ from tests.redis_bus import (
 )
 
 
-async def test_two_readers_share_the_partitions_and_one_that_leaves_hands_its_own_over(many: Place) -> None:
+async def test_partitions_are_shared_and_taken_over(many: Place) -> None:
     async with aclosing(many.broker()) as one, aclosing(many.broker()) as other:
         first, second = await opened(one), await opened(other)
         await is_so(lambda: _shares(first, second, [8, 8]))
@@ -48,7 +48,7 @@ async def given_up(reader: RedisSubscription) -> int:
     return next(each.partition for each in reader._partitions if each.is_revoked)
 
 
-async def test_a_partition_goes_over_when_what_is_under_way_is_done(two: Place) -> None:
+async def test_partition_moves_after_messages_in_flight_finish(two: Place) -> None:
     async with aclosing(two.broker(drain_s=PATIENCE_S)) as broker:
         first, held = await with_both_under_way(broker)
         second = await opened(broker)
@@ -66,7 +66,7 @@ async def test_a_partition_goes_over_when_what_is_under_way_is_done(two: Place) 
     assert (waiting.result().partition, waiting.result().message.value) == (partition, b"1")
 
 
-async def test_what_takes_longer_than_the_drain_comes_again_at_the_next_owner(two: Place) -> None:
+async def test_undrained_message_is_redelivered_to_next_owner(two: Place) -> None:
     async with aclosing(two.broker(drain_s=0.1)) as broker:
         first, held = await with_both_under_way(broker)
         second = await opened(broker)
@@ -81,7 +81,7 @@ async def test_what_takes_longer_than_the_drain_comes_again_at_the_next_owner(tw
         assert await two.pending() == 4
 
 
-async def test_when_readers_join_and_leave_nothing_is_lost_and_each_key_keeps_its_order(many: Place) -> None:
+async def test_rebalance_keeps_messages_and_key_order(many: Place) -> None:
     fleet = Fleet(lambda: many.broker(buffer=16, lease_s=3.0), TOPIC, patience_s=PATIENCE_S)
     leaves, total = [asyncio.Event() for _ in range(3)], 40 * 30
 

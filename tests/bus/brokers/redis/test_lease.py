@@ -97,7 +97,5 @@ async def _shared_out(url: str, steps: Sequence[tuple[int, str]]) -> None:
 
 @settings(max_examples=20)
 @given(steps=STEPS)
-def test_partitions_have_one_owner_at_a_time_and_are_shared_out_in_the_end(
-    redis_url: str, steps: list[tuple[int, str]]
-) -> None:
+def test_partitions_have_single_owner_and_are_shared(redis_url: str, steps: list[tuple[int, str]]) -> None:
     asyncio.run(_shared_out(redis_url, steps))

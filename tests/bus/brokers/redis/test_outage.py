@@ -40,7 +40,7 @@ async def says_until(last: bytes, reader: Subscription) -> list[bytes]:
     return said
 
 
-async def test_what_is_not_acknowledged_in_time_is_an_error_and_the_next_is_published_again(
+async def test_publish_timeout_raises_then_recovers(
     own_redis: RealServer,
 ) -> None:
     async with aclosing(await opened(own_redis)) as broker:
@@ -57,7 +57,7 @@ async def test_what_is_not_acknowledged_in_time_is_an_error_and_the_next_is_publ
     assert said in ([b"before", b"after"], [b"before", b"lost or not", b"after"])
 
 
-async def test_readers_go_on_when_the_server_was_killed_and_is_back(own_redis: RealServer) -> None:
+async def test_readers_resume_after_server_restart(own_redis: RealServer) -> None:
     async with aclosing(await opened(own_redis)) as broker:
         reader, replies = await broker.subscribe([TOPIC], "group"), await broker.replies("address")
         await broker.publish(TOPIC, Message("b", b"held", {}))
@@ -80,7 +80,7 @@ async def test_readers_go_on_when_the_server_was_killed_and_is_back(own_redis: R
     assert (said, reply.message.value) == ([b"after"], b"reply")
 
 
-async def test_a_server_that_was_set_back_is_read_from_what_it_has(own_redis: RealServer) -> None:
+async def test_reader_resumes_on_restored_older_snapshot(own_redis: RealServer) -> None:
     async with aclosing(await opened(own_redis)) as broker:
         first = await broker.subscribe([TOPIC], "group")
         await says_until(b"before", first)
@@ -102,7 +102,7 @@ async def test_a_server_that_was_set_back_is_read_from_what_it_has(own_redis: Re
         assert (await says_until(b"again", first))[-1] == b"again"
 
 
-async def test_closing_has_an_end_while_the_server_does_not_answer(own_redis: RealServer) -> None:
+async def test_close_ends_while_server_is_silent(own_redis: RealServer) -> None:
     broker = await opened(own_redis)
     reader = await broker.subscribe([TOPIC], "group")
     await broker.replies("address")
@@ -119,7 +119,7 @@ async def test_closing_has_an_end_while_the_server_does_not_answer(own_redis: Re
         await broker.publish(TOPIC, Message("a", b"late", {}))
 
 
-async def test_a_server_that_is_not_there_is_named_at_once() -> None:
+async def test_subscribe_names_unreachable_server() -> None:
     async with aclosing(redis_bus.broker("redis://127.0.0.1:1/0", "test")) as broker:
         with pytest.raises(
             BusUnavailableError, match=r"Servers: 127\.0\.0\.1:1/0\. Check that they are running"
@@ -131,7 +131,7 @@ async def test_a_server_that_is_not_there_is_named_at_once() -> None:
     ("setting", "found", "safe"),
     [("appendfsync", "everysec", "always"), ("maxmemory-policy", "allkeys-lru", "noeviction")],
 )
-async def test_a_server_that_may_forget_is_refused(setting: str, found: str, safe: str) -> None:
+async def test_unsafe_server_setting_is_refused(setting: str, found: str, safe: str) -> None:
     options = (*SAFE, f"--{setting}", found)
     with own_server("valkey", options=options) as server:
         async with aclosing(redis_bus.broker(server.url, "test")) as broker:

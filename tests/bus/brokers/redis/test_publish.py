@@ -25,9 +25,7 @@ def namespace() -> str:
     return redis_server.namespace()
 
 
-async def test_a_topic_with_too_many_messages_refuses_more_until_some_are_finished(
-    redis_url: str, namespace: str
-) -> None:
+async def test_full_topic_refuses_batch_until_acknowledged(redis_url: str, namespace: str) -> None:
     await redis_bus.make_topics(redis_url, namespace, [TOPIC], partitions=2)
     async with aclosing(redis_bus.broker(redis_url, namespace, partitions=2, max_backlog=3)) as broker:
         await broker.publish_all(TOPIC, [Message("a", b"1", {}), Message("a", b"2", {})])
@@ -51,7 +49,7 @@ async def test_a_topic_with_too_many_messages_refuses_more_until_some_are_finish
 @pytest.mark.parametrize(
     ("topic", "warned"), [(DEAD_LETTERS, [1, 4]), (HEADS, [])], ids=lambda each: getattr(each, "name", "")
 )
-async def test_a_topic_that_no_group_reads_keeps_its_newest_messages_and_takes_more(
+async def test_unread_topic_keeps_newest_messages(
     redis_url: str, namespace: str, topic: Topic[Any], warned: list[int]
 ) -> None:
     small = replace(topic, newest=3)
@@ -76,7 +74,7 @@ async def test_a_topic_that_no_group_reads_keeps_its_newest_messages_and_takes_m
 
 
 @pytest.mark.parametrize("topic", [DEAD_LETTERS, HEADS], ids=lambda topic: topic.name)
-async def test_letters_and_heads_keep_no_more_than_a_partition_may_and_are_not_full_there(
+async def test_letters_and_heads_are_trimmed_not_full(
     redis_url: str, namespace: str, topic: Topic[Any]
 ) -> None:
     settings = redis_bus.settings(redis_url, namespace, partitions=2, max_backlog=2)
@@ -99,9 +97,7 @@ async def test_letters_and_heads_keep_no_more_than_a_partition_may_and_are_not_f
     assert (first.position, later.position, later.message.value) == (2, 6, b"5")
 
 
-async def test_replies_stay_for_an_hour_and_a_client_that_is_gone_leaves_no_more_than_a_few(
-    redis_url: str, namespace: str
-) -> None:
+async def test_reply_stream_expires_and_is_capped(redis_url: str, namespace: str) -> None:
     await redis_bus.make_topics(redis_url, namespace, [REPLIES])
     async with (
         aclosing(redis_bus.broker(redis_url, namespace)) as broker,
@@ -123,7 +119,7 @@ async def test_replies_stay_for_an_hour_and_a_client_that_is_gone_leaves_no_more
     assert 0 < stays_s <= REPLIES_STAY_S
 
 
-async def test_clients_of_one_name_get_their_own_answers(redis_url: str, namespace: str) -> None:
+async def test_same_name_clients_get_own_answers(redis_url: str, namespace: str) -> None:
     await redis_bus.make_topics(redis_url, namespace, TOPICS)
 
     await two_clients_of_one_name_ask(lambda: redis_bus.broker(redis_url, namespace), reply_timeout_s=15)

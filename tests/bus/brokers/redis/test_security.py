@@ -51,13 +51,13 @@ def with_user(own_redis: RealServer) -> str:
     return own_redis.url.replace("://", f"://worker:{PASSWORD}@")
 
 
-async def test_a_user_with_the_keys_of_the_bus_is_enough(with_user: str) -> None:
+async def test_user_limited_to_bus_keys_suffices(with_user: str) -> None:
     assert await goes_through(with_user) == b"1"
     with pytest.raises(BusUnavailableError, match="NoPermissionError"):
         await redis_bus.make_topics(with_user, "other", [TOPIC])
 
 
-async def test_a_wrong_password_is_refused_and_shown_nowhere(with_user: str) -> None:
+async def test_wrong_password_is_refused_and_hidden(with_user: str) -> None:
     wrong = with_user.replace(PASSWORD, f"{PASSWORD}-wrong")
     settings = redis_bus.settings(wrong, "agentic")
     with capture_logs() as logs, pytest.raises(BusUnavailableError, match="failed: AuthenticationError") as e:
@@ -68,9 +68,7 @@ async def test_a_wrong_password_is_refused_and_shown_nowhere(with_user: str) -> 
     assert settings.server in str(e.value)
 
 
-async def test_a_server_whose_settings_may_not_be_read_is_refused(
-    own_redis: RealServer, with_user: str
-) -> None:
+async def test_unreadable_server_settings_are_refused(own_redis: RealServer, with_user: str) -> None:
     blind = with_user.replace(f"worker:{PASSWORD}", "blind:p")
     with pytest.raises(BusSettingsError, match="Allowed: a user that may run INFO and CONFIG GET"):
         await goes_through(blind)
@@ -84,7 +82,7 @@ async def test_a_server_whose_settings_may_not_be_read_is_refused(
         f"redis://w:{PASSWORD}@@h@/0",
     ],
 )  # fmt: skip
-def test_an_address_that_names_no_server_is_refused_without_its_password(url: str) -> None:
+def test_invalid_redis_url_error_hides_password(url: str) -> None:
     with pytest.raises(BusAddressError, match=r"Allowed: kafka://HOST:PORT .*, redis://HOST:PORT/DB") as e:
         redis_settings_of(url)
 
@@ -95,7 +93,7 @@ def test_an_address_that_names_no_server_is_refused_without_its_password(url: st
     ("name", "value"),
     [("namespace", "a{b"), ("partitions", 0), ("max_backlog", 0), ("lease_s", 0.0), ("drain_s", -1.0)],
 )
-def test_a_setting_that_makes_no_sense_is_named_with_what_is_allowed(name: str, value: object) -> None:
+def test_invalid_bus_setting_names_allowed_values(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"{name} is .*\\. Allowed: "):
         RedisBusSettings("redis://host", **{name: value})  # type: ignore[arg-type]
 
@@ -113,7 +111,7 @@ def encrypted(certificates: Path) -> Iterator[int]:
         yield port
 
 
-async def test_messages_go_over_tls_with_an_authority_of_ones_own(encrypted: int, certificates: Path) -> None:
+async def test_tls_with_own_authority_delivers_messages(encrypted: int, certificates: Path) -> None:
     url = f"rediss://127.0.0.1:{encrypted}/0"
 
     assert await goes_through(url, ca_file=certificates / "ca.pem") == b"1"
@@ -127,7 +125,7 @@ async def test_messages_go_over_tls_with_an_authority_of_ones_own(encrypted: int
     ],
     ids=["unknown authority", "other name"],
 )
-async def test_a_server_that_does_not_prove_who_it_is_is_refused(
+async def test_untrusted_server_certificate_is_refused(
     encrypted: int, certificates: Path, host: str, authority: str, why: str
 ) -> None:
     ca_file = certificates / authority if authority else None
@@ -136,7 +134,7 @@ async def test_a_server_that_does_not_prove_who_it_is_is_refused(
         await goes_through(f"rediss://{host}:{encrypted}/0", ca_file=ca_file)
 
 
-async def test_messages_go_over_a_socket_in_the_file_system(tmp_path: Path) -> None:
+async def test_unix_socket_delivers_messages(tmp_path: Path) -> None:
     socket = tmp_path / "redis.sock"
     with own_server("valkey", options=(*SAFE, "--unixsocket", str(socket))):
         assert await goes_through(f"unix://{socket}") == b"1"

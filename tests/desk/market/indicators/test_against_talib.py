@@ -69,38 +69,38 @@ def assert_same(ours: np.ndarray, theirs: np.ndarray, *, within: np.ndarray | fl
 
 
 @pytest.mark.parametrize("period", [2, 20, 50])
-def test_the_simple_average_is_that_of_talib(bars: Columns, period: int) -> None:
+def test_sma_matches_talib(bars: Columns, period: int) -> None:
     _, _, close = bars
 
     assert_same(streamed(SMA(period).update, close), talib.SMA(close, period))
 
 
 @pytest.mark.parametrize("period", [2, 21, 50])
-def test_the_exponential_average_is_that_of_talib(bars: Columns, period: int) -> None:
+def test_ema_matches_talib(bars: Columns, period: int) -> None:
     _, _, close = bars
 
     assert_same(streamed(EMA(period).update, close), talib.EMA(close, period))
 
 
 @pytest.mark.parametrize("period", [2, 14])
-def test_rsi_is_that_of_talib(bars: Columns, period: int) -> None:
+def test_rsi_matches_talib(bars: Columns, period: int) -> None:
     _, _, close = bars
 
     assert_same(streamed(RSI(period).update, close), talib.RSI(close, period))
 
 
 @pytest.mark.parametrize("period", [2, 14])
-def test_atr_is_that_of_talib(bars: Columns, period: int) -> None:
+def test_atr_matches_talib(bars: Columns, period: int) -> None:
     assert_same(streamed(ATR(period).update, *bars), talib.ATR(*bars, period))
 
 
 @pytest.mark.parametrize("period", [2, 14])
-def test_adx_is_that_of_talib(bars: Columns, period: int) -> None:
+def test_adx_matches_talib(bars: Columns, period: int) -> None:
     assert_same(streamed(ADX(period).update, *bars), talib.ADX(*bars, period))
 
 
 @pytest.mark.parametrize("period", [2, 14])
-def test_both_directional_indicators_are_those_of_talib(bars: Columns, period: int) -> None:
+def test_directional_indicators_match_talib(bars: Columns, period: int) -> None:
     plus, minus = ADX(period), ADX(period)
 
     def plus_di(high: float, low: float, close: float) -> float | None:
@@ -115,7 +115,7 @@ def test_both_directional_indicators_are_those_of_talib(bars: Columns, period: i
     assert_same(streamed(minus_di, *bars), talib.MINUS_DI(*bars, period))
 
 
-def test_macd_with_its_signal_is_that_of_talib(bars: Columns) -> None:
+def test_macd_and_signal_match_talib(bars: Columns) -> None:
     _, _, close = bars
     macd, signal, histogram = talib.MACD(close, 12, 26, 9)
     ours = MACD(12, 26, 9)
@@ -131,7 +131,7 @@ def test_macd_with_its_signal_is_that_of_talib(bars: Columns) -> None:
     assert_same(histograms, histogram, within=RELATIVE * close)
 
 
-def test_bollinger_bands_are_those_of_talib(bars: Columns) -> None:
+def test_bollinger_bands_match_talib(bars: Columns) -> None:
     _, _, close = bars
     upper, middle, lower = talib.BBANDS(close, 20, 2.0, 2.0)
     ours = BollingerBands(20, 2.0)
@@ -150,7 +150,7 @@ def test_bollinger_bands_are_those_of_talib(bars: Columns) -> None:
 
 
 @pytest.mark.parametrize("period", [5, 14])
-def test_the_slow_stochastic_is_that_of_talib(bars: Columns, period: int) -> None:
+def test_slow_stochastic_matches_talib(bars: Columns, period: int) -> None:
     k, d = talib.STOCH(*bars, fastk_period=period, slowk_period=3, slowd_period=3)
     high, low, _ = bars
     for back in range(5):  # a range without height is in `k` for three bars and in `d` for five
@@ -173,14 +173,14 @@ def test_the_slow_stochastic_is_that_of_talib(bars: Columns, period: int) -> Non
 
 
 @pytest.mark.parametrize("period", [2, 15])
-def test_trix_is_that_of_talib(bars: Columns, period: int) -> None:
+def test_trix_matches_talib(bars: Columns, period: int) -> None:
     _, _, close = bars
 
     assert_same(streamed(TRIX(period).update, close), talib.TRIX(close, period), within=1e-11)
 
 
 @pytest.mark.parametrize("timeframe", [Timeframe.M5, Timeframe.M15, Timeframe.H1, Timeframe.H4])
-def test_on_balance_volume_is_that_of_talib(name: str, timeframe: Timeframe) -> None:
+def test_on_balance_volume_matches_talib(name: str, timeframe: Timeframe) -> None:
     close, volume = columns(name, timeframe)[2], volumes(name, timeframe)
 
     theirs = talib.OBV(close, volume)
@@ -189,7 +189,7 @@ def test_on_balance_volume_is_that_of_talib(name: str, timeframe: Timeframe) -> 
 
 @pytest.mark.parametrize("timeframe", [Timeframe.M5, Timeframe.M15, Timeframe.H1, Timeframe.H4])
 @pytest.mark.parametrize("period", [2, 14])
-def test_the_money_flow_index_is_that_of_talib(name: str, timeframe: Timeframe, period: int) -> None:
+def test_money_flow_index_matches_talib(name: str, timeframe: Timeframe, period: int) -> None:
     given = (*columns(name, timeframe), volumes(name, timeframe))
 
     theirs = talib.MFI(*given, period)

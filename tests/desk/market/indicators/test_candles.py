@@ -24,9 +24,7 @@ DOWN, UP = Prices(105, 106, 99, 100), Prices(100, 106, 99, 105)
         (DOWN, Prices(100, 100, 100, 100), set()),
     ],
 )
-def test_a_candle_has_the_names_that_its_rule_gives(
-    before: Prices | None, now: Prices, named: set[Candle]
-) -> None:
+def test_candle_names_follow_rules(before: Prices | None, now: Prices, named: set[Candle]) -> None:
     assert set(candles(before, now)) == named
 
 
@@ -36,7 +34,7 @@ OHLC = st.lists(st.integers(1, 100), min_size=4, max_size=4).map(
 
 
 @given(OHLC, OHLC)
-def test_what_is_bullish_upside_down_is_bearish(before: Prices, now: Prices) -> None:
+def test_inverted_bullish_candle_is_bearish(before: Prices, now: Prices) -> None:
     def turned(bar: Prices) -> Prices:
         return Prices(-bar.open, -bar.low, -bar.high, -bar.close)
 

@@ -25,30 +25,30 @@ def found_after(
     return divergences.found
 
 
-def test_a_higher_high_with_a_lower_oscillator_is_bearish() -> None:
+def test_higher_high_lower_oscillator_is_bearish() -> None:
     assert found_after(PEAKS, {3: 80.0, 9: 70.0}) == ((Divergence.BEARISH, "rsi"),)
 
 
-def test_a_lower_low_with_a_higher_oscillator_is_bullish() -> None:
+def test_lower_low_higher_oscillator_is_bullish() -> None:
     assert found_after([20 - high for high in PEAKS], {3: 20.0, 9: 30.0}) == ((Divergence.BULLISH, "rsi"),)
 
 
-def test_an_oscillator_that_goes_along_or_is_not_there_yet_does_not_diverge() -> None:
+def test_agreeing_or_missing_oscillator_never_diverges() -> None:
     assert found_after(PEAKS, {3: 70.0, 9: 80.0}) == ()
     assert found_after(PEAKS, {3: 70.0, 9: 70.0}) == ()
     assert found_after(PEAKS, {3: None, 9: 70.0}) == ()
 
 
-def test_it_is_not_known_before_its_second_swing_is_confirmed() -> None:
+def test_divergence_waits_for_second_swing_confirmation() -> None:
     assert found_after(PEAKS, {3: 80.0, 9: 70.0}, count=12) == ()
     assert found_after(PEAKS, {3: 80.0, 9: 70.0}, count=13) != ()
 
 
-def test_the_oscillator_is_read_at_the_swing_and_not_when_it_is_confirmed() -> None:
+def test_oscillator_is_read_at_swing() -> None:
     assert found_after(PEAKS, {3: 80.0, 9: 70.0, 12: 99.0, 6: 1.0}) == ((Divergence.BEARISH, "rsi"),)
 
 
-def test_what_was_found_does_not_change_with_bars_that_come_later() -> None:
+def test_later_bars_keep_found_divergences() -> None:
     gauge, seen = FrameGauge(Timeframe.M5), []
     for each in sample()[:600]:
         gauge.update(ClosedBar(each))

@@ -4,7 +4,7 @@ from agentic_trading.desk.market.indicators.momentum import TRIX, Stochastic
 from agentic_trading.desk.market.indicators.volume import MFI, OBV, RollingVWAP
 
 
-def test_the_slope_of_on_balance_volume_is_a_share_of_what_was_traded() -> None:
+def test_obv_slope_is_volume_share() -> None:
     obv = OBV(4)
     for close, volume in ((1.0, 100.0), (2.0, 3.0), (3.0, 3.0), (2.0, 2.0), (2.0, 2.0)):
         obv.update(close, volume)
@@ -13,7 +13,7 @@ def test_the_slope_of_on_balance_volume_is_a_share_of_what_was_traded() -> None:
     assert obv.slope == (3.0 + 3.0 - 2.0) / 10.0
 
 
-def test_the_rolling_vwap_weighs_typical_prices_by_volume_and_forgets() -> None:
+def test_rolling_vwap_weights_by_volume() -> None:
     vwap = RollingVWAP(2)
 
     vwap.update(99.0, 99.0, 99.0, 5.0)
@@ -23,7 +23,7 @@ def test_the_rolling_vwap_weighs_typical_prices_by_volume_and_forgets() -> None:
     assert vwap.value == (10.0 * 1.0 + 20.0 * 3.0) / 4.0
 
 
-def test_what_does_not_trade_has_no_flow() -> None:
+def test_zero_volume_has_no_flow() -> None:
     obv, mfi, vwap = OBV(2), MFI(2), RollingVWAP(2)
     for price in (1.0, 2.0, 3.0, 2.0):
         obv.update(price, 0.0)
@@ -33,7 +33,7 @@ def test_what_does_not_trade_has_no_flow() -> None:
     assert (obv.slope, mfi.value, vwap.value) == (None, None, None)
 
 
-def test_a_stochastic_of_a_range_without_height_is_not_defined_until_it_has_passed() -> None:
+def test_flat_range_stochastic_is_undefined() -> None:
     stochastic = Stochastic(2, 2)
     for _ in range(4):
         assert stochastic.update(5.0, 5.0, 5.0) is None
@@ -43,7 +43,7 @@ def test_a_stochastic_of_a_range_without_height_is_not_defined_until_it_has_pass
     assert stochastic.d is None
 
 
-def test_trix_of_a_price_that_stands_still_is_zero() -> None:
+def test_trix_of_flat_price_is_zero() -> None:
     trix = TRIX(3)
     given = [trix.update(7.0) for _ in range(9)]
 

@@ -36,46 +36,46 @@ prices = st.floats(min_value=1e-3, max_value=1e6)
 walks = st.lists(prices, min_size=1, max_size=60)
 
 
-def test_a_simple_average_is_the_mean_of_its_window() -> None:
+def test_sma_is_window_mean() -> None:
     sma = SMA(3)
 
     assert [sma.update(price) for price in (1, 2, 6, 7)] == [None, None, 3, 5]
 
 
-def test_an_exponential_average_starts_as_a_simple_one() -> None:
+def test_ema_starts_as_sma() -> None:
     ema = EMA(3)
 
     assert [ema.update(price) for price in (1, 2, 6, 7)] == [None, None, 3, 5]
     assert ema.update(5) == 5
 
 
-def test_wilders_average_takes_one_part_in_its_period() -> None:
+def test_wilder_average_decays_by_period() -> None:
     average = WilderAverage(4)
 
     assert [average.update(value) for value in (2, 4, 6, 8, 9)] == [None, None, None, 5, 6]
 
 
-def test_wilders_sum_gives_up_one_part_in_its_period() -> None:
+def test_wilder_sum_decays_by_period() -> None:
     running = WilderSum(4)
 
     assert [running.update(value) for value in (4, 8, 12, 1, 2)] == [None, None, None, 19, 16.25]
 
 
 @given(walks)
-def test_rsi_lies_between_0_and_100(walk: list[float]) -> None:
+def test_rsi_is_between_0_and_100(walk: list[float]) -> None:
     rsi = RSI(3)
 
     assert all(value is None or 0 <= value <= 100 for value in map(rsi.update, walk))
 
 
-def test_rsi_is_100_when_prices_only_rise_and_0_when_they_only_fall() -> None:
+def test_monotonic_prices_give_extreme_rsi() -> None:
     rising, falling = RSI(3), RSI(3)
 
     assert [rising.update(price) for price in (1, 2, 3, 4)][-1] == 100
     assert [falling.update(price) for price in (4, 3, 2, 1)][-1] == 0
 
 
-def test_rsi_is_not_defined_while_no_price_changes() -> None:
+def test_rsi_is_undefined_without_changes() -> None:
     rsi = RSI(3)
 
     assert [rsi.update(5) for _ in range(9)] == [None] * 9
@@ -83,7 +83,7 @@ def test_rsi_is_not_defined_while_no_price_changes() -> None:
 
 
 @given(st.lists(st.tuples(prices, prices, st.floats(0, 1)), min_size=1, max_size=60))
-def test_directional_measures_lie_between_0_and_100(drawn: list[tuple[float, float, float]]) -> None:
+def test_directional_measures_between_0_and_100(drawn: list[tuple[float, float, float]]) -> None:
     adx = ADX(3)
 
     for one, other, share in drawn:
@@ -93,27 +93,27 @@ def test_directional_measures_lie_between_0_and_100(drawn: list[tuple[float, flo
             assert value is None or 0 <= value <= 100 * (1 + 1e-12)
 
 
-def test_directional_measures_are_not_defined_while_nothing_moves() -> None:
+def test_directional_measures_undefined_without_movement() -> None:
     adx = ADX(3)
 
     assert [adx.update(5, 5, 5) for _ in range(12)] == [None] * 12
     assert (adx.plus_di, adx.minus_di) == (None, None)
 
 
-def test_the_true_range_counts_a_jump_from_the_last_close() -> None:
+def test_true_range_includes_gap() -> None:
     assert true_range(high=12, low=11, last_close=9) == 3
     assert true_range(high=8, low=7, last_close=9) == 2
     assert true_range(high=10, low=7, last_close=9) == 3
 
 
-def test_atr_waits_for_a_close_before_the_first_range() -> None:
+def test_atr_waits_for_first_close() -> None:
     atr = ATR(2)
 
     assert [atr.update(high, low, 10) for high, low in ((11, 9), (12, 10), (10, 6))] == [None, None, 3]
     assert atr.value == 3
 
 
-def test_macd_is_zero_on_a_flat_market() -> None:
+def test_macd_is_zero_on_flat_market() -> None:
     macd = MACD()
     for _ in range(40):
         macd.update(7)
@@ -121,7 +121,7 @@ def test_macd_is_zero_on_a_flat_market() -> None:
     assert (macd.value, macd.signal, macd.histogram) == (0, 0, 0)
 
 
-def test_bollinger_bands_stand_around_the_mean() -> None:
+def test_bollinger_bands_are_centered_on_mean() -> None:
     bands = BollingerBands(4, 2.0)
     window = [1.0, 2.0, 3.0, 6.0]
 
@@ -138,7 +138,7 @@ def test_bollinger_bands_stand_around_the_mean() -> None:
 
 
 @given(prices)
-def test_a_flat_market_has_no_place_within_its_bands(price: float) -> None:
+def test_flat_market_has_no_percent_b(price: float) -> None:
     bands = BollingerBands(20)
 
     for _ in range(25):
@@ -149,7 +149,7 @@ def test_a_flat_market_has_no_place_within_its_bands(price: float) -> None:
 
 
 @given(st.lists(prices, min_size=6, max_size=6))
-def test_realised_volatility_is_the_deviation_of_log_returns(walk: list[float]) -> None:
+def test_realised_volatility_is_log_return_deviation(walk: list[float]) -> None:
     realised = RealisedVolatility(5)
 
     for price in walk:
@@ -161,7 +161,7 @@ def test_realised_volatility_is_the_deviation_of_log_returns(walk: list[float]) 
     assert isclose(realised.value, stdev(returns), rel_tol=1e-9, abs_tol=1e-12)
 
 
-def test_a_deviation_may_be_given_over_its_mean() -> None:
+def test_relative_deviation_is_over_mean() -> None:
     deviation = SampleDeviation(3)
 
     for value in (1, 2, 6):
@@ -171,7 +171,7 @@ def test_a_deviation_may_be_given_over_its_mean() -> None:
     assert (deviation.value, deviation.relative) == (sqrt(7), sqrt(7) / 3)
 
 
-def test_a_deviation_around_zero_has_no_relative_size() -> None:
+def test_zero_mean_has_no_relative_deviation() -> None:
     deviation = SampleDeviation(2)
 
     for value in (1, -1):
@@ -180,13 +180,13 @@ def test_a_deviation_around_zero_has_no_relative_size() -> None:
     assert deviation.relative is None
 
 
-def test_a_lag_gives_what_was_there_before() -> None:
+def test_lag_returns_earlier_value() -> None:
     lag = Lag(2)
 
     assert [lag.update(value) for value in (1, None, 3, 4)] == [None, None, 1, None]
 
 
-def test_a_rank_counts_the_values_below_and_half_the_equal_ones() -> None:
+def test_percentile_rank_counts_half_of_ties() -> None:
     assert [rank_of([3, 1, 2][:count], 4) for count in range(4)] == [None] * 4
     assert rank_of([3, 1, 2, 2], 4) == 100 * (1 + 2 / 2) / 4
     assert rank_of([3, 1, 2, 2, 9], 4) == 100 * (3 + 1 / 2) / 4
@@ -200,7 +200,7 @@ def rank_of(values: Sequence[float], period: int) -> float | None:
 
 
 @given(st.lists(st.floats(1, 9), max_size=30), st.integers(1, 8), st.integers(1, 4))
-def test_a_sloped_mean_is_the_mean_and_what_it_gained(values: list[float], period: int, steps: int) -> None:
+def test_sloped_mean_has_mean_and_slope(values: list[float], period: int, steps: int) -> None:
     sloped, mean, before = SlopedMean(period, steps), SMA(period), Lag(steps)
 
     for value in values:
@@ -212,7 +212,7 @@ def test_a_sloped_mean_is_the_mean_and_what_it_gained(values: list[float], perio
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(1, 8))
-def test_a_rank_is_the_one_that_counting_gives(values: list[int], period: int) -> None:
+def test_percentile_rank_matches_counting(values: list[int], period: int) -> None:
     rank = PercentileRank(period)
 
     for count, value in enumerate(values, 1):
@@ -229,7 +229,7 @@ def swings_of(highs: Sequence[float], lows: Sequence[float], wing: int = 1) -> S
     return swings
 
 
-def test_a_swing_is_known_only_when_enough_bars_have_closed_after_it() -> None:
+def test_swing_confirmed_after_enough_bars() -> None:
     highs = [1, 2, 3, 9, 3, 2, 1]
 
     assert swings_of(highs[:6], highs[:6], wing=3).highs == ()
@@ -241,13 +241,13 @@ def test_a_swing_is_known_only_when_enough_bars_have_closed_after_it() -> None:
     )
 
 
-def test_the_first_of_equal_highs_is_the_swing() -> None:
+def test_first_of_equal_highs_is_swing() -> None:
     [swing] = swings_of([1, 5, 5, 1, 1], [1] * 5).highs
 
     assert swing.at == MONDAY + timedelta(hours=1)
 
 
-def test_swings_are_compared_with_the_one_before_on_their_side() -> None:
+def test_swing_labels_compare_same_side() -> None:
     swings = swings_of([1, 5, 1, 6, 1, 6, 1, 4, 1], [9, 3, 9, 4, 9, 4, 9, 2, 9])
 
     assert [swing.label for swing in swings.highs] == [None, "HH", "EH", "LH"]
@@ -265,7 +265,7 @@ def test_swings_are_compared_with_the_one_before_on_their_side() -> None:
         ([1, 1, 1], [1, 1, 1], None),
     ],
 )
-def test_structure_is_what_the_last_swings_say_together(
+def test_structure_combines_last_swings(
     highs: list[float], lows: list[float], structure: Structure | None
 ) -> None:
     assert swings_of(highs, lows).structure is structure
@@ -287,14 +287,14 @@ def test_later_bars_never_change_a_swing(drawn: list[tuple[int, int]], cut: int)
     assert all(swing.label in {None, SwingLabel.HH, SwingLabel.LH, SwingLabel.EH} for swing in early)
 
 
-def test_classic_pivots() -> None:
+def test_classic_pivots_of_known_prices() -> None:
     pivots = classic_pivots(high=12, low=6, close=9)
 
     assert (pivots.p, pivots.r1, pivots.r2, pivots.r3) == (9, 12, 15, 18)
     assert (pivots.s1, pivots.s2, pivots.s3) == (6, 3, 0)
 
 
-def test_retracements_go_back_from_the_end_of_a_leg() -> None:
+def test_retracements_start_from_leg_end() -> None:
     assert retracements(start=100, end=200) == pytest.approx((161.8, 150, 138.2))
     assert retracements(start=200, end=100) == pytest.approx((138.2, 150, 161.8))
 
@@ -314,31 +314,31 @@ def profile_of(bars: list[tuple[float, float, float]], bins: int = 4) -> Profile
     return profile.value
 
 
-def test_the_profile_spreads_a_bars_volume_over_its_range() -> None:
+def test_profile_spreads_volume_over_range() -> None:
     # bins 0-1, 1-2, 2-3, 3-4 hold 1, 1 + 4, 1, 1
     profile = profile_of([(4, 0, 4), (2, 1, 4)])
 
     assert profile == Profile(poc=1.5, vah=3.0, val=1.0)
 
 
-def test_a_bar_without_a_range_gives_all_its_volume_to_one_bin() -> None:
+def test_rangeless_bar_fills_single_bin() -> None:
     profile = profile_of([(4, 0, 4), (2.5, 2.5, 96)])
 
     assert profile == Profile(poc=2.5, vah=3.0, val=2.0)
 
 
-def test_the_lower_of_two_equal_peaks_is_the_point_of_control() -> None:
+def test_lower_equal_peak_is_control_point() -> None:
     profile = profile_of([(1, 0, 5), (4, 3, 5)])
 
     assert profile is not None
     assert profile.poc == 0.5
 
 
-def test_a_market_at_one_price_has_its_profile_there() -> None:
+def test_single_price_market_has_point_profile() -> None:
     assert profile_of([(5, 5, 1), (5, 5, 2)]) == Profile(poc=5, vah=5, val=5)
 
 
-def test_a_profile_needs_its_bars_and_some_volume() -> None:
+def test_profile_needs_bars_and_volume() -> None:
     profile = VolumeProfile(2)
 
     assert profile.value is None
@@ -350,16 +350,14 @@ def test_a_profile_needs_its_bars_and_some_volume() -> None:
     assert profile.value is not None
 
 
-def test_the_value_area_takes_the_fuller_neighbour_and_the_upper_of_equals() -> None:
+def test_value_area_prefers_fuller_then_upper() -> None:
     assert value_area([1, 2, 5, 3, 1], peak=2, wanted=7) == (2, 3)
     assert value_area([1, 2, 5, 2, 1], peak=2, wanted=7) == (2, 3)
     assert value_area([1, 2, 5, 3, 1], peak=2, wanted=10) == (1, 3)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30), st.data())
-def test_the_value_area_ends_at_the_edges_and_holds_the_peak(
-    filled: list[float], data: st.DataObject
-) -> None:
+def test_value_area_stops_at_edges(filled: list[float], data: st.DataObject) -> None:
     peak = data.draw(st.integers(0, len(filled) - 1))
 
     lower, upper = value_area(filled, peak, 2 * sum(filled) + 1)
@@ -369,7 +367,7 @@ def test_the_value_area_ends_at_the_edges_and_holds_the_peak(
 
 
 @given(st.lists(st.tuples(prices, prices, st.floats(0.001, 1e6)), min_size=1, max_size=40))
-def test_the_point_of_control_lies_in_the_value_area_and_that_in_the_range(
+def test_control_point_within_value_area_range(
     drawn: list[tuple[float, float, float]],
 ) -> None:
     bars = [(max(one, other), min(one, other), volume) for one, other, volume in drawn]

@@ -34,7 +34,7 @@ def falling(high: float, low: float) -> Prices:
 HIGH, LOW = swing(110), swing(90, SwingKind.LOW)
 
 
-def test_a_close_beyond_the_swing_breaks_it_once_and_leaves_the_last_opposite_bar_as_block() -> None:
+def test_break_happens_once_and_leaves_block() -> None:
     breaks = StructureBreaks()
 
     for bar in (rising(100, 102), falling(102, 99), rising(99, 112), rising(112, 115)):
@@ -44,7 +44,7 @@ def test_a_close_beyond_the_swing_breaks_it_once_and_leaves_the_last_opposite_ba
     assert breaks.blocks == {Way.UP: Zone(Way.UP, 99, 102, 2)}
 
 
-def test_a_break_against_the_last_one_is_a_change_of_character_and_the_next_with_it_is_not() -> None:
+def test_opposite_break_changes_character_once() -> None:
     breaks = StructureBreaks()
     lower = swing(80, SwingKind.LOW, hour=1)
 
@@ -57,7 +57,7 @@ def test_a_break_against_the_last_one_is_a_change_of_character_and_the_next_with
     assert breaks.last_break == Break(BreakKind.BOS, Way.DOWN, 80, 3)
 
 
-def test_a_high_beyond_the_swing_that_closes_back_is_a_sweep_and_no_break() -> None:
+def test_rejected_high_is_sweep_not_break() -> None:
     breaks = StructureBreaks()
 
     breaks.update(Prices(105, 111, 104, 109), [HIGH], [LOW])
@@ -67,7 +67,7 @@ def test_a_high_beyond_the_swing_that_closes_back_is_a_sweep_and_no_break() -> N
     assert breaks.last_break is None
 
 
-def test_a_block_is_given_up_when_a_bar_closes_beyond_its_far_side() -> None:
+def test_block_ends_when_closed_beyond() -> None:
     breaks = StructureBreaks()
     for bar in (falling(102, 99), rising(99, 112)):
         breaks.update(bar, [HIGH], [])
@@ -80,7 +80,7 @@ def test_a_block_is_given_up_when_a_bar_closes_beyond_its_far_side() -> None:
     assert breaks.blocks == {}
 
 
-def test_a_break_without_an_opposite_bar_leaves_no_block() -> None:
+def test_break_without_opposite_has_no_block() -> None:
     breaks = StructureBreaks()
 
     for bar in (rising(100, 102), rising(102, 112)):
@@ -90,7 +90,7 @@ def test_a_break_without_an_opposite_bar_leaves_no_block() -> None:
     assert breaks.blocks == {}
 
 
-def test_a_gap_stays_open_until_a_bar_trades_through_it() -> None:
+def test_gap_stays_open_until_filled() -> None:
     gaps = FairValueGaps()
 
     for bar in (rising(100, 102), rising(102, 106), rising(104, 108)):
@@ -104,7 +104,7 @@ def test_a_gap_stays_open_until_a_bar_trades_through_it() -> None:
     assert gaps.open == ()
 
 
-def test_a_gap_down_is_the_mirror() -> None:
+def test_downward_gap_mirrors_upward_gap() -> None:
     gaps = FairValueGaps()
 
     for bar in (falling(108, 106), falling(106, 103), falling(104, 101)):

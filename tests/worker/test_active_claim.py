@@ -26,7 +26,7 @@ FACTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("bill_nusd", [0, 70_000_000])
-def test_bill_of_a_failed_attempt_is_kept(bill_nusd: int) -> None:
+def test_bill_of_failed_attempt_is_kept(bill_nusd: int) -> None:
     failure = ProviderError(FailureKind.SERVER_ERROR, "broken off", sent=True, bill_nusd=bill_nusd)
 
     kept = StoredAnswer(**FACTS, failure=failure)
@@ -36,7 +36,7 @@ def test_bill_of_a_failed_attempt_is_kept(bill_nusd: int) -> None:
     assert read.bill_nusd == bill_nusd
 
 
-def test_usage_of_an_answer_that_cannot_be_used_is_kept() -> None:
+def test_usage_of_unusable_answer_is_kept() -> None:
     usage = Usage(input_tokens=7, output_tokens=3, bill_nusd=5)
     failure = UnusableAnswerError(
         FailureKind.RATE_LIMIT, "m", usage=usage, model="m-1", retry_after_s=3.0, provider_request_id="r"
@@ -49,9 +49,7 @@ def test_usage_of_an_answer_that_cannot_be_used_is_kept() -> None:
 
 
 @given(ANY_TEXT, ANY_TEXT, st.lists(st.floats(-9, 0)), st.integers(0, 10**9))
-def test_an_answer_is_read_again_as_it_was(
-    text: str, beside: str, logprobs: list[float], tokens: int
-) -> None:
+def test_kept_answer_round_trips(text: str, beside: str, logprobs: list[float], tokens: int) -> None:
     answer = ModelResponse(
         text,
         "end_turn",
@@ -69,7 +67,7 @@ def test_an_answer_is_read_again_as_it_was(
 
 
 @given(ANY_TEXT, st.booleans(), st.none() | st.floats(0, 86_400))
-def test_a_failure_is_read_again_as_it_was(text: str, sent: bool, wait_s: float | None) -> None:  # noqa: FBT001
+def test_kept_failure_round_trips(text: str, sent: bool, wait_s: float | None) -> None:  # noqa: FBT001
     failure = ProviderError(
         FailureKind.RATE_LIMIT, text, sent=sent, retry_after_s=wait_s, provider_request_id="r", text=text
     )
@@ -81,7 +79,7 @@ def test_a_failure_is_read_again_as_it_was(text: str, sent: bool, wait_s: float 
     assert (again.step, again.response) == ("retry", None)
 
 
-def test_an_answer_that_came_parsed_is_kept_as_the_text_that_is_read() -> None:
+def test_parsed_answer_is_kept_as_text() -> None:
     kept = StoredAnswer(**FACTS, response=response("", structured={"qty": 1.5, "side": "buy"}))
     again = StoredAnswer.read(kept.spell())
 
@@ -89,6 +87,6 @@ def test_an_answer_that_came_parsed_is_kept_as_the_text_that_is_read() -> None:
     assert (again.response.text, again.response.structured) == ('{"qty":1.5,"side":"buy"}', None)
 
 
-def test_facts_that_are_no_dispatch_are_refused() -> None:
+def test_event_other_than_dispatch_is_refused() -> None:
     with pytest.raises(TypeError, match=r"Allowed: attempt\.dispatched"):
         AbandonedAttempt.read(event(kind="bar.closed").wire)
