@@ -15,9 +15,9 @@ from agentic_trading.canonical import sha256_hex
 class Message:
     """Bytes with a key and headers.
 
-    Messages with the same key stay in order. Header values are printable ASCII. `body` is the object that was
-    serialized, if this process made the message, so that it is not parsed again. Brokers do not transport it,
-    and signatures do not cover it.
+    Messages with the same key stay in order. Header values are printable ASCII. `body` is the object that
+    `value` contains. Only the process that created the message has it, and need not parse it again. Brokers do
+    not transport it, and signatures do not cover it.
     """
 
     key: str

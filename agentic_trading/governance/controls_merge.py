@@ -155,9 +155,9 @@ async def restore_controls(
 ) -> RestoredControls:
     """Add the missing commands of `histories` to a store, and return its controls.
 
-    Without `writes`, only the same errors are raised. Retries without limit if another writer writes at the
-    same time: use a time-out. Raises errors of the store, and `ControlsUnreadableError` for a command that
-    this release cannot read.
+    With `writes=False`, the store is not changed, and the same errors are raised. If another process writes at
+    the same time, it retries without limit, so use a time-out. Raises errors of the store, and
+    `ControlsUnreadableError` for a command that this release cannot read.
     """
     while True:
         found = await store.read(tenant)

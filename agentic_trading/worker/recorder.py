@@ -57,7 +57,7 @@ class RecordStream(Protocol):
         ...
 
     def stop(self) -> None:
-        """Limit all waits from now on."""
+        """End the waits in `reached` after a limit, because the worker stops."""
         ...
 
 
@@ -101,7 +101,7 @@ class Recorder:
             await self._stream.reached(seq)
 
     def stop(self) -> None:
-        """Limit waits for the stream from now on. Repeated calls have no effect."""
+        """End waits for the stream after a limit, because the worker stops. Repeated calls have no effect."""
         if self._stream is not None:
             self._stream.stop()
 
@@ -129,9 +129,9 @@ class Recorder:
         return next((each.result for each in same), None)
 
     async def has_ended(self, envelope: LLMEnvelope, attempt: int, *, is_kept: bool) -> bool:
-        """Whether this attempt is in the log.
+        """Return whether the log has this attempt.
 
-        If it `is_kept`, whether the call has ended with it.
+        With `is_kept`, return whether the attempt is in the log and was the last one of its call.
         """
         if not await self.has_attempt(envelope, attempt):
             return False
