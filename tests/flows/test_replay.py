@@ -136,7 +136,7 @@ async def test_a_bar_that_was_changed_afterwards_is_found_and_played_only_where_
     write(path, [*rows[:480], ",".join(cells), *rows[481:]])
 
     with pytest.raises(
-        StoreError, match=r"bars-BTCUSDT\.csv:258: .* between lines 258 and 513; `--allow-inc"
+        StoreError, match=r"bars-BTCUSDT\.csv:258: .* between lines 258 and 513\. With `--allow-inc"
     ):
         await replay(tmp_path)
     report = await replay(tmp_path, allow_incomplete=True)
