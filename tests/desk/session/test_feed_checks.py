@@ -77,7 +77,9 @@ WEEK = [0, 1, 4, 5, 6, 7, 8, 11]
 )
 async def test_bars_of_another_length_are_refused(places: list[int], told: str, tmp_path: Path) -> None:
     name = file_of(tmp_path / "BTCUSDT.csv", rows([bar(place) for place in places]))
-    allowed = r"allowed: bars of 5m\. If these are bars of 5m with missing bars between them, use --timeframe 5m"
+    allowed = (
+        r"allowed: bars of 5m\. If these are bars of 5m with missing bars between them, use --timeframe 5m"
+    )
 
     with pytest.raises(OptionError, match=f"{told}; {allowed}"):
         await opened(name)
@@ -133,7 +135,9 @@ async def test_bars_of_a_minute_are_named(tmp_path: Path) -> None:
 async def test_a_source_without_a_bar_is_refused(content: bytes, tmp_path: Path) -> None:
     name = file_of(tmp_path / "BTCUSDT.csv", content)
 
-    with pytest.raises(OptionError, match=r"BTCUSDT\.csv, which holds no bar; allowed: a source with at least one closed bar"):
+    with pytest.raises(
+        OptionError, match=r"BTCUSDT\.csv, which holds no bar; allowed: a source with at least one closed bar"
+    ):
         await opened(name)
     with pytest.raises(OptionError, match="-, which holds no bar"):
         await all_of(checked())
