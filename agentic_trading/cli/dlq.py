@@ -222,7 +222,7 @@ def _signer(principal: str, loaded: Any) -> Any:
     policy = Policy.load(loaded.policy) if loaded.policy is not None else None
     keys = signing_keys_of(loaded.principals_folder, policy) if loaded.principals_folder is not None else {}
     if principal not in keys:
-        allowed = ", ".join(keys) or "none: the configuration has no principals_folder"
+        allowed = ", ".join(keys) or "none, because the configuration has no principals_folder"
         raise OptionError("--sign-as", repr(principal), allowed)
     return Signer(principal, *keys[principal])
 

@@ -248,7 +248,7 @@ def test_a_message_that_is_no_text_and_was_cut_is_said_with_its_size(
         (["replay", "--all", "--sign-as", "desk-a"], "--sign-as requires --again"),
         (
             ["replay", "--all", "--again", "--sign-as", "desk-a"],
-            "none: the configuration has no principals_folder",
+            "none, because the configuration has no principals_folder",
         ),
         (["purge"], "select letters with --before TIME or --all"),
         (["purge", "--all", "--before", "7d"], "--before and --all cannot be used together"),
