@@ -1,4 +1,4 @@
-"""The `data` command, which describes shipped samples and files of market data."""
+"""Describe shipped samples and files of market data."""
 
 import asyncio
 import hashlib

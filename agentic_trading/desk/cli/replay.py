@@ -1,4 +1,4 @@
-"""The `replay` command, which replays recorded sessions without a network."""
+"""Replay recorded sessions without a network."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The `run` command, which runs a trading session."""
+"""Run a trading session."""
 
 from decimal import Decimal
 from pathlib import Path

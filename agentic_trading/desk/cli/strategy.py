@@ -1,4 +1,4 @@
-"""The `strategy` command, which proposes sets of parameters, generates their code and backtests them."""
+"""Propose, show, generate and backtest strategies."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from agentic_trading.cli import options as cli_options
-from agentic_trading.desk.cli.run import ProviderOption, Record, RecordedFrom, Yes
+from agentic_trading.desk.cli.run import Record, Yes
 from agentic_trading.errors import require_extra
 
 app = typer.Typer(
@@ -70,6 +70,22 @@ Out = Annotated[
         "--store",
         metavar="DIR",
         help="Folder of the log. [default: a folder in AGENTIC_RUNS, named after the data]",
+    ),
+]
+ProviderOption = Annotated[
+    str,
+    typer.Option(
+        "--provider",
+        metavar="NAME",
+        autocompletion=cli_options.provider_names,
+        help="Provider of every call: rules (built in), recorded, a provider with models (see `models list`), "
+        "or a provider of the configuration. [default: rules]",
+    ),
+]
+RecordedFrom = Annotated[
+    Path | None,
+    typer.Option(
+        "--from", metavar="DIR", help="With --provider recorded: the folder whose recorded answers are used."
     ),
 ]
 Plot = Annotated[
