@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from agentic_trading.cli import options as cli_options
-from agentic_trading.desk.cli.run import Record, Yes
+from agentic_trading.desk.cli.run import Record, Yes, provider_names
 from agentic_trading.errors import require_extra
 
 app = typer.Typer(
@@ -77,7 +77,7 @@ ProviderOption = Annotated[
     typer.Option(
         "--provider",
         metavar="NAME",
-        autocompletion=cli_options.provider_names,
+        autocompletion=provider_names,
         help="Provider of every call: rules (built in), recorded, a provider with models (see `models list`), "
         "or a provider of the configuration. [default: rules]",
     ),
