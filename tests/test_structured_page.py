@@ -1,4 +1,4 @@
-"""What the tables of docs/explanation/answers.md say of texts is what becomes of them."""
+"""What the tables of docs/reference/answers.md say of texts is what becomes of them."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from agentic_trading.structured.outcome import may_be_asked_again
 from agentic_trading.structured.render import render_schema
 from tests.build import response
 
-PAGE = (Path(__file__).parents[1] / "docs" / "explanation" / "answers.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "answers.md").read_text(encoding="utf-8")
 
 
 def table(header: str) -> list[list[str]]:
@@ -94,24 +94,24 @@ def test_workflow_policies_match_the_page(row: list[str]) -> None:
     assert code(mode) == policy.mode
     assert (
         decode
-        == {"strict": "strict JSON", "lossless": "and repairs", "guess": "repairs, then guesses"}[
+        == {"strict": "strict JSON", "lossless": "repairs", "guess": "repairs, then guesses"}[
             policy.decode
         ]
     )
     assert (
         candidates
         == {
-            "whole": "the whole text must be one",
-            "only_valid": "the only one that fits",
-            "last_valid": "the last one that fits",
-            "exactly_one": "there may be one",
+            "whole": "the whole text",
+            "only_valid": "the only valid one",
+            "last_valid": "the last valid one",
+            "exactly_one": "a single one",
         }[policy.candidates]
     )
     assert changes == " · ".join("yes" if may else "no" for may in (policy.coerce, policy.drop_extra))
     assert int(answers) == policy.answers_read
     assert (
         truncated
-        == {"fail": "fails", "raise_cap_once": "is asked once more with a higher cap"}[policy.on_truncated]
+        == {"fail": "fails", "raise_cap_once": "asked once more with a higher cap"}[policy.on_truncated]
     )
     assert exhausted.partition(":")[0] == {"fail": "fails", "degraded": "degraded"}[policy.on_exhausted]
 

@@ -10,13 +10,14 @@ from agentic_trading.llm.models import Capability
 from agentic_trading.operate.models.catalogue import check_tables
 from tests.operate.models.tables import catalogue
 
-DOCS = Path(__file__).parents[3] / "docs" / "reference"
-PAGE = (DOCS / "models.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "reference" / "models.md").read_text(encoding="utf-8")
+OWN = (DOCS / "how-to" / "use-your-own-model.md").read_text(encoding="utf-8")
 
 
 def test_own_model_example_passes_the_check(tmp_path: Path) -> None:
     models, prices = tmp_path / "models.json", tmp_path / "prices.json"
-    examples = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    examples = re.findall(r"```json\n(.*?)```", OWN, re.DOTALL)
     for path, text in zip((models, prices), examples, strict=True):
         path.write_text(text, encoding="utf-8")
 
@@ -33,7 +34,7 @@ def test_every_table_field_is_explained() -> None:
 
 
 def test_price_change_example_takes_effect_later(tmp_path: Path) -> None:
-    page = (DOCS / "prices.md").read_text(encoding="utf-8")
+    page = (DOCS / "how-to" / "change-a-price.md").read_text(encoding="utf-8")
     example = re.findall(r"```json\n(.*?)```", page, re.DOTALL)[-1]
     path = tmp_path / "prices.json"
     path.write_text(example, encoding="utf-8")
