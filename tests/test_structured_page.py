@@ -94,9 +94,7 @@ def test_workflow_policies_match_the_page(row: list[str]) -> None:
     assert code(mode) == policy.mode
     assert (
         decode
-        == {"strict": "strict JSON", "lossless": "repairs", "guess": "repairs, then guesses"}[
-            policy.decode
-        ]
+        == {"strict": "strict JSON", "lossless": "repairs", "guess": "repairs, then guesses"}[policy.decode]
     )
     assert (
         candidates
