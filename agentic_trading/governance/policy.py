@@ -151,18 +151,19 @@ class Principal(BaseModel, frozen=True, extra="forbid"):
 
     key: SigningKeys | None = Field(default=None, description=f"{_NAME_WORDS}, or a list of such names")
     tenants: Annotated[Tenants, Field(min_length=1)] = Field(
-        description=f'ids of tenants, one at least and each once, or "{PLATFORM}" for every one'
+        description=f'one or more different ids of tenants, or "{PLATFORM}" for all tenants'
     )
     agents: Patterns = Field(
         default=("*",),
-        description='patterns such as "cmt-*" of at most 256 characters, one at least and each once',
+        description='one or more different patterns of at most 256 characters, such as "cmt-*"',
     )
     workflows: Workflows = Field(
-        default=tuple(EnvelopeWorkflow), description=f"each once, one at least: {', '.join(EnvelopeWorkflow)}"
+        default=tuple(EnvelopeWorkflow),
+        description=f"one or more of {', '.join(EnvelopeWorkflow)}, each once",
     )
     models: Annotated[Models, Field(min_length=1)] = Field(
-        description='patterns such as "anthropic/claude-*" of at most 256 characters, one at least and each once; '
-        f"built in are {', '.join(LLMProvider)}"
+        description='one or more different patterns of at most 256 characters, such as "anthropic/claude-*". '
+        f"Built-in providers: {', '.join(LLMProvider)}"
     )
     tools: Tools = Field(default=(), description="names of tools, each once")
     highest: Highest = Field(default=Highest(), description="a table")
