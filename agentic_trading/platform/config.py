@@ -467,7 +467,7 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     Attributes:
         name: The name of this gateway. Its log is in `folder/name`, or in `folder` without a name.
         folder: The folder of the logs. None keeps the log in memory.
-        mode: `paper` uses the wall clock. `backtest` uses the time of the envelopes.
+        mode: `paper` or `backtest`. Worker processes of a backtest use `as_of` as the current time.
         durability: `group`: records are on disk before an answer is given. `relaxed`: they are written later.
             None means `relaxed` for a backtest without a shared bus, otherwise `group`.
         concurrency: Concurrent calls, 1 to 256. Executions have as many slots in addition.

@@ -230,7 +230,7 @@ def test_before_it_asks_it_says_how_many_calls_the_money_covers(log: Path, comma
         (["--max-cost", "1"], "QUESTION is empty"),
         (["Why?", "--resume", "x"], "QUESTION is given with --resume"),
         (["Why?", "--max-cost", "1", "--answer", "1=x"], "--answer is given without --resume"),
-        (["--resume", "x", "--answer", "UTC"], "allowed: FRAME=TEXT"),
+        (["--resume", "x", "--answer", "UTC"], "Allowed: FRAME=TEXT"),
         (["Why?", "--max-cost", "1", "--answers-from", "x"], "--answers-from is given without --resume"),
         (["Why?", "--max-cost", "-1"], "--max-cost is -1"),
         (["Why?", "--max-cost", "1", "--provider", "nobody"], "--provider is 'nobody'"),

@@ -88,9 +88,9 @@ def test_a_limit_is_taken_away_by_name_only(command: Command, place: Path) -> No
         ),
         (
             ("tenant", "*", "--usd", "1", "--ledger", "http://h"),
-            "--ledger is an address of nothing that can be",
+            "--ledger is not the URL of a ledger",
         ),
-        (("tenant", "*", "--usd", "1", "--ledger", "redis://h:x"), "allowed: redis://HOST:PORT"),
+        (("tenant", "*", "--usd", "1", "--ledger", "redis://h:x"), "Allowed: redis://HOST:PORT"),
     ],
 )
 def test_a_wrong_limit_is_refused_with_what_is_allowed(

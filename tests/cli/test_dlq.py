@@ -133,9 +133,7 @@ def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], s
     refused = command(*replay, ids["signature"], ids["checksum"], "--again", "--yes", "--json")
     assert refused.code == ExitCode.FOUND_WRONG
     assert json.loads(refused.out)["replayed"] == []
-    assert (
-        "'desk-b' has signed it, and --again makes it another envelope. Use --sign-as" in refused.err
-    )
+    assert "'desk-b' has signed it, and --again makes it another envelope. Use --sign-as" in refused.err
     assert "it contains no readable envelope (checksum: envelope_hash is not" in refused.err
     missing = command(*replay, "--reason", "signatures", "--yes")
     assert (missing.code, "has the reason 'signatures'. The nearest are signature, " in missing.err) == (

@@ -74,10 +74,10 @@ def test_what_is_halted_for_all_is_shown_to_each(command: Command) -> None:
         ),
         (("--workflow", "trading"), "allowed: analysis, planning, execution, general, *"),
         (("--agent", "cmt-*"), "--agent is 'cmt-*'. Allowed: a whole name, or '*' for every agent"),
-        (("--model", "claude-*"), "allowed: a whole name, or '*' for every model, or PROVIDER/*"),
+        (("--model", "claude-*"), "Allowed: a whole name, or '*' for every model, or PROVIDER/*"),
         (("--agent", ""), "it has no id; allowed: an id, or '*' for every agent"),
         (("--tenant", ""), "it is for no tenant; allowed: "),
-        (("--ledger", "localhost"), "allowed: redis://HOST:PORT"),
+        (("--ledger", "localhost"), "Allowed: redis://HOST:PORT"),
     ],
 )
 def test_a_wrong_halt_stops_nothing_and_says_what_is_allowed(
@@ -183,9 +183,9 @@ def test_a_name_in_the_policy_the_configuration_or_a_workers_report_is_known(
         return command("halt", *words).out.partition("reached")[2]
 
     assert "the name is in workers' reports" in known("--agent", "busy")
-    assert "known from the policy" in known("--agent", "bot-7")
-    assert "known from the policy" in known("--tenant", "fund")
-    assert "known from the configuration" in known("--tenant", "acme")
+    assert "the name is in the policy" in known("--agent", "bot-7")
+    assert "the name is in the policy" in known("--tenant", "fund")
+    assert "the name is in the configuration" in known("--tenant", "acme")
     assert command("halt", "--agent", "cmt-*").code == ExitCode.BAD_INPUT
 
 
@@ -234,4 +234,4 @@ def test_halt_of_a_known_name_goes_on_beside_a_broken_policy(
     (place / "policy.toml").write_text("[principals")
     monkeypatch.setenv("AGENTIC_POLICY_FILE", str(place / "policy.toml"))
 
-    assert "known from the log" in command("halt", "--agent", "cmt-analyst").out
+    assert "the name is in the log" in command("halt", "--agent", "cmt-analyst").out

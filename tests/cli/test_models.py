@@ -82,7 +82,7 @@ def test_an_unknown_provider_is_bad_input(command: Command) -> None:
     ended = command("models", "list", "--provider", "acme")
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert "allowed: anthropic, local, rules, scripted" in ended.err
+    assert "Allowed: anthropic, local, rules, scripted" in ended.err
 
 
 def test_everything_of_one_model_is_shown(command: Command) -> None:
@@ -312,7 +312,7 @@ def test_what_is_no_model_cannot_be_checked_live(command: Command) -> None:
     ended = command("models", "check", "--live", "rules-1")
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert "allowed: a model of anthropic, local or openai" in ended.err
+    assert "Allowed: a model of anthropic, local or openai" in ended.err
 
 
 def test_models_checked_live_are_proved_and_cost_what_the_invoice_says(
@@ -450,7 +450,7 @@ def test_models_add_new_provider_speaks_the_openai_api(command: Command) -> None
     [
         ("", ("--price", "0,0"), "--context is left out"),
         ("", (), "--price and --context is left out. Allowed: both"),
-        ("", (*OWN, "--provider", "Vllm"), "1 to 64 small letters"),
+        ("", (*OWN, "--provider", "Vllm"), "1 to 64 lowercase letters"),
         ("", (*OWN, "--base-url", "http://me:pw@host"), "without user and password"),
         ("[[", OWN, "agentic-trading.toml, which is not valid TOML"),
         ("providers = { openai = {} }", OWN, "where [providers.openai] cannot be continued at the end"),

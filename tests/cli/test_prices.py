@@ -84,7 +84,7 @@ def test_the_prices_of_one_provider_can_be_asked_for(command: Command) -> None:
     ("words", "said"),
     [
         (("show", "gpt-unheard-of"), "unknown model 'gpt-unheard-of' in the price book"),
-        (("show", "--provider", "acme"), "allowed: anthropic, local, rules, scripted"),
+        (("show", "--provider", "acme"), "Allowed: anthropic, local, rules, scripted"),
         (("show", "--on", "tomorrow"), "--on is 'tomorrow'. Allowed: a day such as 2026-11-22"),
         (("check", "--store", "nowhere"), "--store is nowhere, where no log is"),
     ],

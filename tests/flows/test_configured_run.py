@@ -167,7 +167,7 @@ async def test_a_run_that_goes_on_asks_the_models_that_it_was_started_with(tmp_p
     await ran(await asyncio.to_thread(asked, tmp_path, bars=420))
     other = FILE.replace('execution = "desk-b/small"', 'execution = "desk-a/large"')
 
-    with pytest.raises(OptionError, match=r"^\[models\] is .*allowed: .*desk-b/small"):
+    with pytest.raises(OptionError, match=r"^\[models\] is .*Allowed: .*desk-b/small"):
         await ran(await asyncio.to_thread(asked, tmp_path, other, bars=430, resume=True))
     report = await ran(await asyncio.to_thread(asked, tmp_path, bars=430, resume=True))
 
@@ -276,7 +276,10 @@ async def test_an_estimate_bounds_each_call_with_all_that_it_falls_back_on(tmp_p
             ("desk-b/small", "desk-c/small"),
             "models.execution is desk-c/small, whose provider is not configured",
         ),
-        (("desk-b/small", "desk-b/none"), "models.execution is desk-b/none, which is not in the table of models"),
+        (
+            ("desk-b/small", "desk-b/none"),
+            "models.execution is desk-b/none, which is not in the table of models",
+        ),
         (
             ("price = { input = 10, output = 100 }", ""),
             "models.execution is desk-b/small, which has no price",

@@ -178,7 +178,7 @@ async def test_a_run_from_a_recording_goes_on_from_the_recording_only(tmp_path: 
     }
     await interrupted(tmp_path / "second", at=350, **recording)
 
-    with pytest.raises(OptionError, match="--provider is 'rules'. Allowed: 'recorded'"):
+    with pytest.raises(OptionError, match=r"--provider is 'rules'. Allowed: 'recorded'"):
         await ran(tmp_path / "second", data=("btcusdt-5m",), bars=400, resume=True)
     resumed = await ran(tmp_path / "second", **recording, resume=True)
 

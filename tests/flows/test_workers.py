@@ -177,7 +177,9 @@ def test_envelopes_of_a_file_are_answered_and_what_is_none_is_named(
     assert [(each["failure"], each["text"]) for each in outcomes] == [(None, "{}")] * 4
     assert "line 5: the line: Invalid JSON" in said.err
     assert "line 7: " in said.err
-    assert "submitted 4, 4 answered, 0 of them failed. 2 lines were not envelopes and were skipped" in said.err
+    assert (
+        "submitted 4, 4 answered, 0 of them failed. 2 lines were not envelopes and were skipped" in said.err
+    )
 
 
 def test_a_worker_says_what_it_waits_for_and_serves_when_it_is_there(config: Path, tmp_path: Path) -> None:

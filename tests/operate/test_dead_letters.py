@@ -99,7 +99,7 @@ async def test_an_unknown_id_is_named_with_the_nearest_ones() -> None:
 
     with pytest.raises(UnknownLetterError, match=f"no dead letter has the id .*. The nearest are {kept.id}"):
         await letter_of(broker, kept.id[1:])
-    with pytest.raises(UnknownLetterError, match=". `dlq list` shows all letters"):
+    with pytest.raises(UnknownLetterError, match=r". `dlq list` shows all letters"):
         await letter_of(broker, "no-such-id")
     with pytest.raises(UnknownLetterError, match="There are no dead letters"):
         await letter_of(await bus_with(), "id")
@@ -274,7 +274,7 @@ async def test_again_is_a_new_envelope_that_the_old_one_caused_the_same_for_the_
     ("message", "topic", "problem"),
     [
         (Message("k", b"{broken", {}), LANE.name, "it contains no readable envelope .decode: "),
-        (event_message(event()), "llm.events", "it holds an event, which runs nothing"),
+        (event_message(event()), "llm.events", "it contains an event, which runs nothing"),
         (
             SIGNER.sign(envelope_message(ASKED)),
             LANE.name,

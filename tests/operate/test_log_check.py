@@ -147,9 +147,7 @@ async def test_a_log_in_which_no_run_has_a_start_is_whole_as_far_as_can_be_known
     found = await kept(tmp_path / "log.jsonl", event())
 
     assert (found.verdict, found.lines) == ("whole", 1)
-    assert found.notes == (
-        "no run has recorded its start and its end: lines cut from the end do not show",
-    )
+    assert found.notes == ("no run has recorded its start and its end: lines cut from the end do not show",)
 
 
 async def test_the_audit_looks_into_the_records_of_an_unbroken_log(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_command_without_a_place_is_refused_if_no_process_runs(tmp_path: Path) -
     (tmp_path / "runs" / "ended" / LOG).touch()
     asyncio.run(FileStatusFeed(tmp_path / "runs" / "ended").publish(told("w-1", "default")))
 
-    with pytest.raises(OptionError, match=r"left out, and no session runs below runs; .* --store PATH"):
+    with pytest.raises(OptionError, match=r"left out, and no session runs below runs, .* --store PATH"):
         command_location_of(None, None)
 
 
@@ -189,7 +189,7 @@ def test_command_without_a_place_is_refused_if_several_are_live(
         folder.mkdir(parents=True)
     with running(folders[0], told("w-1", "default")), running(folders[1], told("w-1", "default")):
         with pytest.raises(
-            OptionError, match="2 places are live. Allowed: one of --store runs/a, --store runs/b"
+            OptionError, match=r"2 places are live. Allowed: one of --store runs/a, --store runs/b"
         ):
             command_location_of(None, None)
         named = command_location_of(folders[0], None)

@@ -85,10 +85,10 @@ def test_the_lines_of_a_run_end_where_the_next_one_begins(tmp_path: Path) -> Non
 def test_a_run_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
 
-    with pytest.raises(OptionError, match="which contains no run. Allowed: a folder created by `run --out`"):
+    with pytest.raises(OptionError, match=r"which contains no run. Allowed: a folder created by `run --out`"):
         folder.read_manifest()
     folder.write_manifest(manifest())
-    with pytest.raises(OptionError, match="run 7. Allowed: a run from 1 to 1"):
+    with pytest.raises(OptionError, match=r"run 7. Allowed: a run from 1 to 1"):
         folder.read_manifest(7)
 
 

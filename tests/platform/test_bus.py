@@ -163,7 +163,7 @@ async def test_a_log_is_sent_to_a_redis_only_where_it_is_said_so(
 
 
 def test_what_is_waited_for_is_a_setting_of_a_bus_with_servers() -> None:
-    with pytest.raises(ConfigError, match='"store", but bus.url is not set') as refused:
+    with pytest.raises(ConfigError, match=r'"store", but bus.url is not set') as refused:
         PlatformConfig(ack_after="store")
 
     assert problems(refused) == ["ack_after"]

@@ -146,10 +146,7 @@ def test_a_variable_makes_no_provider_and_no_tenant(monkeypatch: pytest.MonkeyPa
             "AGENTIC_PROVIDERS__ANTHROPICS__BASE_URL: providers.anthropics is not a provider of the file "
             "or the code. Allowed: anthropic, vllm-a. Did you mean anthropic?"
         ),
-        (
-            "AGENTIC_TENANTS__BETA__CALLS: tenants.beta is not a tenant of the file or the code. "
-            "Allowed: acme"
-        ),
+        ("AGENTIC_TENANTS__BETA__CALLS: tenants.beta is not a tenant of the file or the code. Allowed: acme"),
     ]
 
 
@@ -244,7 +241,11 @@ TOO_DEEP = "nested too deep: at most 32 levels of tables and arrays are allowed"
             b"a = " + b"{b=" * 40 + b"1" + b"}" * 40,
             f"tables.toml: the file is not valid TOML ({TOO_DEEP}). ",
         ),
-        ("dotted.toml", b"a" + b".a" * 20_000 + b" = 1", f"dotted.toml: the file is not valid TOML ({TOO_DEEP}). "),
+        (
+            "dotted.toml",
+            b"a" + b".a" * 20_000 + b" = 1",
+            f"dotted.toml: the file is not valid TOML ({TOO_DEEP}). ",
+        ),
         (
             "quoted.toml",
             b"'a'" + b" . 'a'" * 20_000 + b" = 1",
@@ -378,7 +379,5 @@ def test_what_is_shown_loads_back_to_the_same_configuration(fields: dict[str, An
 
 @pytest.mark.parametrize("value", [10**21, math.nan, [math.inf]])
 def test_an_option_that_no_checksum_can_hold_is_refused(value: object) -> None:
-    with pytest.raises(
-        ConfigError, match=r"providers\.house\.options is .*Allowed: text, booleans, finite"
-    ):
+    with pytest.raises(ConfigError, match=r"providers\.house\.options is .*Allowed: text, booleans, finite"):
         PlatformConfig.model_validate({"providers": {"house": {"options": {"seed": value}}}})

@@ -173,7 +173,7 @@ def test_desk_registers_the_checks_and_rules_of_its_sessions() -> None:
 
 def test_package_without_functions_is_refused_with_those_that_have_some() -> None:
     with pytest.raises(
-        ConfigError, match="'typer', which is not installed or has no check and no rule. Allowed: agentic-"
+        ConfigError, match=r"'typer', which is not installed or has no check and no rule. Allowed: agentic-"
     ):
         functions_in(["typer"])
 

@@ -111,7 +111,7 @@ async def test_clients_of_their_own_sign_as_their_principals(tmp_path: Path) -> 
         own = await platform.ask(envelope(tenant="acme"))
         theirs = await beta.ask(envelope(tenant="beta"))
         forged = await beta.ask(envelope(tenant="acme"))
-        with pytest.raises(ConfigError, match="sign_as is 'mallory'. Allowed: desk-a, desk-b"):
+        with pytest.raises(ConfigError, match=r"sign_as is 'mallory'. Allowed: desk-a, desk-b"):
             async with platform.client("evil", sign_as="mallory"):
                 pass
 

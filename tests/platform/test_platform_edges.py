@@ -98,7 +98,9 @@ async def test_one_log_is_of_one_platform_at_a_time() -> None:
 
 
 async def test_a_folder_beside_a_log_that_is_handed_in_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"folder is .*, but Ports.store is given too. Allowed: only one of them"):
+    with pytest.raises(
+        ConfigError, match=r"folder is .*, but Ports.store is given too. Allowed: only one of them"
+    ):
         await platform(config(tmp_path), store=MemoryInteractionStore()).__aenter__()
 
 
@@ -278,7 +280,7 @@ async def test_providers_that_are_handed_in_as_one_take_the_place_of_all() -> No
 
 async def test_the_provider_of_an_embedded_gateway_is_closed_though_it_cannot_be_opened() -> None:
     provider = Closing(lambda: None)
-    with pytest.raises(ConfigError, match="concurrency is 0. Allowed: 1 to 256"):
+    with pytest.raises(ConfigError, match=r"concurrency is 0. Allowed: 1 to 256"):
         await local_gateway(provider, budget_usd=BUDGET_USD, workers=0).__aenter__()
 
     assert Closing.opened == 0
@@ -300,7 +302,7 @@ def test_a_key_is_no_name_of_a_secret_and_not_shown() -> None:
 async def test_the_name_of_a_client_is_an_id_of_256_bytes_at_most() -> None:
     async with platform(config()) as opened:
         with pytest.raises(
-            ConfigError, match="client is a name of 257 bytes. Allowed: a name of up to 256 bytes"
+            ConfigError, match=r"client is a name of 257 bytes. Allowed: a name of up to 256 bytes"
         ):
             async with opened.client("n" * 257):
                 pass

@@ -46,7 +46,9 @@ def test_every_wrong_variable_is_named_with_what_is_allowed(monkeypatch: pytest.
 def test_providers_are_read_by_their_own_variables_alone(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("AGENTIC_PROVIDERS", value)
 
-    with pytest.raises(SettingsError, match=r"^AGENTIC_PROVIDERS is not a known variable. Allowed: ") as refused:
+    with pytest.raises(
+        SettingsError, match=r"^AGENTIC_PROVIDERS is not a known variable. Allowed: "
+    ) as refused:
         load_settings()
     assert "sk-three" not in str(refused.value)
 

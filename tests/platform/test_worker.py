@@ -85,5 +85,7 @@ def test_a_backtest_over_a_bus_is_apart_and_has_the_ledger_of_its_workers(
 
 @pytest.mark.parametrize("fields", [{"username": "w", "password_file": "p"}, {"ca_file": "ca.pem"}])
 def test_a_password_goes_to_no_redis_that_encrypts_nothing(fields: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="a redis:// URL, which is not encrypted. Allowed: rediss://HOST:PORT"):
+    with pytest.raises(
+        ConfigError, match=r"a redis:// URL, which is not encrypted. Allowed: rediss://HOST:PORT"
+    ):
         PlatformConfig.model_validate({"bus": {"url": "redis://127.0.0.1:1", **fields}})

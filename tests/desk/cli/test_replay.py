@@ -78,7 +78,7 @@ def test_bars_that_are_gone_are_named(copied: Path, command: Command) -> None:
     ended = command("replay", "run", copied)
 
     assert ended.code == ExitCode.LOG_UNUSABLE
-    assert "bars-BTCUSDT.csv: is not there" in ended.err
+    assert "bars-BTCUSDT.csv: is missing" in ended.err
 
 
 def test_a_replay_reads_the_rows_of_its_models_from_the_session(

@@ -365,4 +365,4 @@ def test_data_that_no_planner_trades_takes_no_terms_of_a_plan(words: list[str], 
     ended = command("run", "--data", "btcusdt-5m", *words, "--out", "out")
 
     assert ended.code == 2
-    assert "allowed: data that a planner trades as one portfolio: sp500-sample" in ended.err
+    assert "Allowed: data that a planner trades as one portfolio: sp500-sample" in ended.err

@@ -166,7 +166,10 @@ def test_a_second_search_in_a_folder_runs_no_code_for_what_is_remembered(command
         (["--provider", "oracle", "--yes"], "--provider is 'oracle'. Allowed: rules, recorded, scripted"),
         (["--provider", "anthropic", "--yes"], "--record is left out. Allowed: --record with anthropic"),
         (["--provider", "anthropic", "--record"], "this is no terminal, so the cost cannot be confirmed"),
-        (["--provider", "anthropic", "--record", "--model", "claude-none", "--yes"], "not in the table of models"),
+        (
+            ["--provider", "anthropic", "--record", "--model", "claude-none", "--yes"],
+            "not in the table of models",
+        ),
         (["--provider", "recorded"], "--from is left out"),
         (["--provider", "recorded", "--from", "nowhere"], "--from is nowhere, without an answer"),
         (["--from", "nowhere"], "--from is nowhere"),
@@ -303,4 +306,4 @@ def test_a_picture_that_cannot_be_drawn_hides_no_result(command: Command, tmp_pa
 
     assert ended.code == 2
     assert "champion, round 1" in ended.out
-    assert "allowed: a file that can be written" in ended.err
+    assert "Allowed: a file that can be written" in ended.err

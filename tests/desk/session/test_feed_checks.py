@@ -77,9 +77,9 @@ WEEK = [0, 1, 4, 5, 6, 7, 8, 11]
 )
 async def test_bars_of_another_length_are_refused(places: list[int], told: str, tmp_path: Path) -> None:
     name = file_of(tmp_path / "BTCUSDT.csv", rows([bar(place) for place in places]))
-    allowed = "allowed: bars of 5m; if they are of 5m and others are missing between them, --timeframe 5m"
+    allowed = "Allowed: bars of 5m; if they are of 5m and others are missing between them, --timeframe 5m"
 
-    with pytest.raises(OptionError, match=f"{told}; {allowed}"):
+    with pytest.raises(OptionError, match=f"{told}. {allowed}"):
         await opened(name)
 
 
@@ -89,7 +89,7 @@ async def test_stream_is_refused_at_the_first_contradiction() -> None:
     given = [await anext(items), await anext(items)]
 
     assert [item for item in given if isinstance(item, Bar)] == [bar(0)]
-    with pytest.raises(OptionError, match="which looks like bars of 1d. Allowed: bars of 5m"):
+    with pytest.raises(OptionError, match=r"which looks like bars of 1d. Allowed: bars of 5m"):
         await anext(items)
 
 
@@ -116,7 +116,7 @@ async def test_timeframe_option_names_the_length(tmp_path: Path) -> None:
 
     assert len(await all_of(CheckedFeed(feed, name, feed.steps))) == 5
     assert len(await all_of(checked(0, 12, 24, timeframe="5m"))) == 5
-    with pytest.raises(OptionError, match="--timeframe is 1h. Allowed: 5m: no other"):
+    with pytest.raises(OptionError, match=r"--timeframe is 1h. Allowed: 5m: no other"):
         await open_feeds(await asyncio.to_thread(sources, [name]), "1h")
 
 

@@ -84,7 +84,7 @@ def test_a_file_whose_name_tells_no_symbol_needs_one(name: str, tmp_path: Path) 
     path = tmp_path / name
     path.write_bytes(rows([bar()]))
 
-    with pytest.raises(OptionError, match="begins with no symbol. Allowed: SYMBOL="):
+    with pytest.raises(OptionError, match=r"begins with no symbol. Allowed: SYMBOL="):
         sources([str(path)])
 
     assert sources([f"BTC={path}"])[0].data.symbol == "BTC"

@@ -165,7 +165,7 @@ async def test_other_inputs_than_a_run_was_started_with_are_refused_before_anybo
 ) -> None:
     await ran(tmp_path, data=("btcusdt-5m",), bars=5)
 
-    with pytest.raises(OptionError, match="--provider is 'anthropic'. Allowed: 'rules', as run 1"):
+    with pytest.raises(OptionError, match=r"--provider is 'anthropic'. Allowed: 'rules', as run 1"):
         await preflight(claude(out=tmp_path, resume=True))
 
 

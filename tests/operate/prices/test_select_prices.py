@@ -27,7 +27,7 @@ def test_prices_are_selected_by_model_and_provider(model: str, provider: str, fo
 
 
 def test_the_error_for_what_has_no_price_names_what_has_one() -> None:
-    with pytest.raises(OptionError, match="allowed: anthropic, local"):
+    with pytest.raises(OptionError, match="Allowed: anthropic, local"):
         select_prices(BOOK, provider="acme", at=TODAY)
     with pytest.raises(UnknownModelError, match="known are anthropic/claude-a"):
         select_prices(BOOK, "claude-c", at=TODAY)
