@@ -176,11 +176,7 @@ async def test_recorded_run_resumes_only_from_recording(tmp_path: Path) -> None:
     }
     await interrupted(tmp_path / "second", at=350, **recording)
 
-<<<<<<< HEAD
     with pytest.raises(OptionError, match=r"--provider is 'rules'\. Allowed: 'recorded'"):
-=======
-    with pytest.raises(OptionError, match=r"--provider is 'rules'. Allowed: 'recorded'"):
->>>>>>> pplat
         await ran(tmp_path / "second", data=("btcusdt-5m",), bars=400, resume=True)
     resumed = await ran(tmp_path / "second", **recording, resume=True)
 

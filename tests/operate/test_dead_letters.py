@@ -99,11 +99,7 @@ async def test_unknown_letter_id_suggests_nearest() -> None:
 
     with pytest.raises(UnknownLetterError, match=f"no dead letter has the id .*. The nearest are {kept.id}"):
         await letter_of(broker, kept.id[1:])
-<<<<<<< HEAD
     with pytest.raises(UnknownLetterError, match=r"\. `dlq list` shows all letters"):
-=======
-    with pytest.raises(UnknownLetterError, match=r". `dlq list` shows all letters"):
->>>>>>> pplat
         await letter_of(broker, "no-such-id")
     with pytest.raises(UnknownLetterError, match="There are no dead letters"):
         await letter_of(await bus_with(), "id")

@@ -183,11 +183,7 @@ def test_missing_location_is_refused_if_ambiguous(tmp_path: Path, monkeypatch: p
         folder.mkdir(parents=True)
     with running(folders[0], told("w-1", "default")), running(folders[1], told("w-1", "default")):
         with pytest.raises(
-<<<<<<< HEAD
             OptionError, match=r"2 places are live\. Allowed: one of --store runs/a, --store runs/b"
-=======
-            OptionError, match=r"2 places are live. Allowed: one of --store runs/a, --store runs/b"
->>>>>>> pplat
         ):
             command_location_of(None, None)
         named = command_location_of(folders[0], None)

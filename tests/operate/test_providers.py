@@ -94,13 +94,9 @@ def test_retired_model_is_refused_after_last_day() -> None:
     old = options(**ANTHROPIC, model="claude-sonnet-4-5-20250929")
 
     assert select_provider(old, TABLES, now=datetime(2026, 11, 30, 23, tzinfo=UTC)).model == old.model
-<<<<<<< HEAD
     with pytest.raises(
         OptionError, match=r"retired on 2026-11-30 .*\. Allowed: claude-sonnet-5-5"
     ) as refused:
-=======
-    with pytest.raises(OptionError, match=r"retired on 2026-11-30 .*. Allowed: claude-sonnet-5-5") as refused:
->>>>>>> pplat
         select_provider(old, TABLES, now=datetime(2026, 12, 1, tzinfo=UTC))
     assert old.model not in refused.value.allowed
 

@@ -85,19 +85,12 @@ def test_run_lines_end_at_next_run(tmp_path: Path) -> None:
 def test_unknown_run_error_lists_known_runs(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
 
-<<<<<<< HEAD
     with pytest.raises(
         OptionError, match=r"which contains no run\. Allowed: a folder created by `run --out`"
     ):
         folder.read_manifest()
     folder.write_manifest(manifest())
     with pytest.raises(OptionError, match=r"run 7\. Allowed: a run from 1 to 1"):
-=======
-    with pytest.raises(OptionError, match=r"which contains no run. Allowed: a folder created by `run --out`"):
-        folder.read_manifest()
-    folder.write_manifest(manifest())
-    with pytest.raises(OptionError, match=r"run 7. Allowed: a run from 1 to 1"):
->>>>>>> pplat
         folder.read_manifest(7)
 
 

@@ -162,13 +162,8 @@ async def test_log_streams_to_redis_only_if_configured(
     assert bool([each async for each in broker.scan(RECORDS)]) is is_sent
 
 
-<<<<<<< HEAD
 def test_ack_after_requires_bus_with_servers() -> None:
     with pytest.raises(ConfigError, match=r'"store", but bus\.url is not set') as refused:
-=======
-def test_what_is_waited_for_is_a_setting_of_a_bus_with_servers() -> None:
-    with pytest.raises(ConfigError, match=r'"store", but bus.url is not set') as refused:
->>>>>>> pplat
         PlatformConfig(ack_after="store")
 
     assert problems(refused) == ["ack_after"]

@@ -374,10 +374,6 @@ def test_public_values_load_back_unchanged(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("value", [10**21, math.nan, [math.inf]])
-<<<<<<< HEAD
 def test_unhashable_option_is_refused(value: object) -> None:
-=======
-def test_an_option_that_no_checksum_can_hold_is_refused(value: object) -> None:
->>>>>>> pplat
     with pytest.raises(ConfigError, match=r"providers\.house\.options is .*Allowed: text, booleans, finite"):
         PlatformConfig.model_validate({"providers": {"house": {"options": {"seed": value}}}})

@@ -171,11 +171,7 @@ def test_desk_registers_session_checks_and_rules() -> None:
 
 def test_package_without_functions_is_refused() -> None:
     with pytest.raises(
-<<<<<<< HEAD
         ConfigError, match=r"'typer', which is not installed or has no check and no rule\. Allowed: agentic-"
-=======
-        ConfigError, match=r"'typer', which is not installed or has no check and no rule. Allowed: agentic-"
->>>>>>> pplat
     ):
         functions_in(["typer"])
 

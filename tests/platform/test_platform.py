@@ -111,11 +111,7 @@ async def test_client_signs_as_the_named_principal(tmp_path: Path) -> None:
         own = await platform.ask(envelope(tenant="acme"))
         theirs = await beta.ask(envelope(tenant="beta"))
         forged = await beta.ask(envelope(tenant="acme"))
-<<<<<<< HEAD
         with pytest.raises(ConfigError, match=r"sign_as is 'mallory'\. Allowed: desk-a, desk-b"):
-=======
-        with pytest.raises(ConfigError, match=r"sign_as is 'mallory'. Allowed: desk-a, desk-b"):
->>>>>>> pplat
             async with platform.client("evil", sign_as="mallory"):
                 pass
 

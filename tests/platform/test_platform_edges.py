@@ -97,11 +97,7 @@ async def test_log_serves_single_platform_at_a_time() -> None:
     assert failures == [None, EXHAUSTED]
 
 
-<<<<<<< HEAD
 async def test_folder_with_given_log_is_refused(tmp_path: Path) -> None:
-=======
-async def test_a_folder_beside_a_log_that_is_handed_in_is_refused(tmp_path: Path) -> None:
->>>>>>> pplat
     with pytest.raises(
         ConfigError, match=r"folder is .*, but Ports.store is given too. Allowed: only one of them"
     ):
@@ -282,11 +278,7 @@ async def test_given_providers_replace_configured_providers() -> None:
 
 async def test_failed_opening_closes_the_given_provider() -> None:
     provider = Closing(lambda: None)
-<<<<<<< HEAD
     with pytest.raises(ConfigError, match=r"concurrency is 0\. Allowed: 1 to 256"):
-=======
-    with pytest.raises(ConfigError, match=r"concurrency is 0. Allowed: 1 to 256"):
->>>>>>> pplat
         await local_gateway(provider, budget_usd=BUDGET_USD, workers=0).__aenter__()
 
     assert Closing.opened == 0
@@ -308,11 +300,7 @@ def test_raw_key_as_secret_name_is_refused() -> None:
 async def test_client_name_is_limited_to_256_bytes() -> None:
     async with platform(config()) as opened:
         with pytest.raises(
-<<<<<<< HEAD
             ConfigError, match=r"client is a name of 257 bytes\. Allowed: a name of up to 256 bytes"
-=======
-            ConfigError, match=r"client is a name of 257 bytes. Allowed: a name of up to 256 bytes"
->>>>>>> pplat
         ):
             async with opened.client("n" * 257):
                 pass

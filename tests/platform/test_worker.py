@@ -82,14 +82,8 @@ def test_bus_backtest_needs_namespace_and_ledger(bus: BusConfig, ledger: str | N
 
 
 @pytest.mark.parametrize("fields", [{"username": "w", "password_file": "p"}, {"ca_file": "ca.pem"}])
-<<<<<<< HEAD
 def test_unencrypted_redis_bus_refuses_credentials(fields: dict[str, str]) -> None:
     with pytest.raises(
         ConfigError, match=r"a redis:// URL, which is not encrypted\. Allowed: rediss://HOST:PORT"
-=======
-def test_a_password_goes_to_no_redis_that_encrypts_nothing(fields: dict[str, str]) -> None:
-    with pytest.raises(
-        ConfigError, match=r"a redis:// URL, which is not encrypted. Allowed: rediss://HOST:PORT"
->>>>>>> pplat
     ):
         PlatformConfig.model_validate({"bus": {"url": "redis://127.0.0.1:1", **fields}})

@@ -161,11 +161,7 @@ def test_repeated_search_reuses_cached_results(command: Command) -> None:
         (["--data", "btcusdt-5m"], "--data is 'btcusdt-5m'. Allowed: sp500-sample"),
         (["--provider", "oracle", "--yes"], "--provider is 'oracle'. Allowed: rules, recorded, scripted"),
         (["--provider", "anthropic", "--yes"], "--record is left out. Allowed: --record with anthropic"),
-<<<<<<< HEAD
         (["--provider", "anthropic", "--record"], "the cost must be confirmed, but there is no terminal"),
-=======
-        (["--provider", "anthropic", "--record"], "this is no terminal, so the cost cannot be confirmed"),
->>>>>>> pplat
         (
             ["--provider", "anthropic", "--record", "--model", "claude-none", "--yes"],
             "not in the table of models",

@@ -77,17 +77,11 @@ WEEK = [0, 1, 4, 5, 6, 7, 8, 11]
 )
 async def test_bars_of_other_length_are_rejected(places: list[int], told: str, tmp_path: Path) -> None:
     name = file_of(tmp_path / "BTCUSDT.csv", rows([bar(place) for place in places]))
-<<<<<<< HEAD
     allowed = (
         r"Allowed: bars of 5m\. If these are bars of 5m with missing bars between them, use --timeframe 5m"
     )
 
     with pytest.raises(OptionError, match=rf"{told}\. {allowed}"):
-=======
-    allowed = "Allowed: bars of 5m; if they are of 5m and others are missing between them, --timeframe 5m"
-
-    with pytest.raises(OptionError, match=f"{told}. {allowed}"):
->>>>>>> pplat
         await opened(name)
 
 
@@ -97,11 +91,7 @@ async def test_stream_is_rejected_at_first_contradiction() -> None:
     given = [await anext(items), await anext(items)]
 
     assert [item for item in given if isinstance(item, Bar)] == [bar(0)]
-<<<<<<< HEAD
     with pytest.raises(OptionError, match=r"which looks like bars of 1d\. Allowed: bars of 5m"):
-=======
-    with pytest.raises(OptionError, match=r"which looks like bars of 1d. Allowed: bars of 5m"):
->>>>>>> pplat
         await anext(items)
 
 
@@ -128,11 +118,7 @@ async def test_timeframe_option_sets_bar_length(tmp_path: Path) -> None:
 
     assert len(await all_of(CheckedFeed(feed, name, feed.steps))) == 5
     assert len(await all_of(checked(0, 12, 24, timeframe="5m"))) == 5
-<<<<<<< HEAD
     with pytest.raises(OptionError, match=r"--timeframe is 1h\. Allowed: 5m, the only"):
-=======
-    with pytest.raises(OptionError, match=r"--timeframe is 1h. Allowed: 5m: no other"):
->>>>>>> pplat
         await open_feeds(await asyncio.to_thread(sources, [name]), "1h")
 
 

@@ -84,11 +84,7 @@ def test_file_without_symbol_needs_prefix(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(rows([bar()]))
 
-<<<<<<< HEAD
     with pytest.raises(OptionError, match=r"does not begin with a symbol\. Allowed: SYMBOL="):
-=======
-    with pytest.raises(OptionError, match=r"begins with no symbol. Allowed: SYMBOL="):
->>>>>>> pplat
         sources([str(path)])
 
     assert sources([f"BTC={path}"])[0].data.symbol == "BTC"

@@ -165,11 +165,7 @@ async def test_resume_with_other_inputs_is_rejected(
 ) -> None:
     await ran(tmp_path, data=("btcusdt-5m",), bars=5)
 
-<<<<<<< HEAD
     with pytest.raises(OptionError, match=r"--provider is 'anthropic'\. Allowed: 'rules', because run 1"):
-=======
-    with pytest.raises(OptionError, match=r"--provider is 'anthropic'. Allowed: 'rules', as run 1"):
->>>>>>> pplat
         await preflight(claude(out=tmp_path, resume=True))
 
 

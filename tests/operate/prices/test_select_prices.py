@@ -26,11 +26,7 @@ def test_prices_match_model_and_provider(model: str, provider: str, found: list[
     assert [f"{price.provider}/{price.model}" for price in prices] == found
 
 
-<<<<<<< HEAD
 def test_missing_price_error_lists_known_names() -> None:
-=======
-def test_the_error_for_what_has_no_price_names_what_has_one() -> None:
->>>>>>> pplat
     with pytest.raises(OptionError, match="Allowed: anthropic, local"):
         select_prices(BOOK, provider="acme", at=TODAY)
     with pytest.raises(UnknownModelError, match="known are anthropic/claude-a"):
