@@ -1,5 +1,5 @@
-# Needs python 3.11 or newer, make and a shell, nothing else: file work is Python's, so that no recipe asks
-# for a tool that a bare machine may not have. The environment is installed again when what it is made from changes.
+# Needs Python 3.11 or newer, make and a shell. Recipes change files in Python, because a bare machine may lack
+# other tools. The environment is installed again when `pyproject.toml` or the constraints change.
 
 # Tests start programs by the hundred. Without compiled files each of them compiles the package anew (0.6 s of CPU).
 export PYTHONDONTWRITEBYTECODE :=
@@ -12,13 +12,13 @@ READY_DEV := $(VENV)/ready-dev
 OUT := runs/demo
 BASELINE := runs/rules
 BARS :=
-# One with which the first run is hit by every kind of fault; a test holds it to that.
+# With this seed, the first run has every kind of fault. A test checks this.
 SEED := 5
 
-# Coverage slows a test down several times (hence thirty seconds instead of twenty), so only the tests of the packages that
-# are judged run under it, in two rows at the same time. Sweeps over cut texts and the contract of brokers are left out of
-# them: they reach no line that others do not. In CI each test runs once: the other tests run beside the two rows, three at
-# a time as many wait for a server, on one shared Kafka. Elsewhere `cov` runs the tests of the parts itself.
+# Coverage makes a test several times slower, so that its limit is 30 seconds instead of 20. Only the tests of packages
+# with a coverage limit run under it, in two rows at the same time. Sweeps over cut texts and the contract of brokers are
+# left out, because they reach no additional line. In CI each test runs once: the other tests run next to the two rows,
+# three at a time because many wait for a server, on one shared Kafka. Elsewhere `cov` runs the tests of the packages.
 parts_of = $(filter-out %/__pycache__,$(patsubst %/,%,$(wildcard $(1)/*/))) $(wildcard $(1)/test_*.py)
 PLANNING := tests/desk/planning
 UNJUDGED := $(addprefix tests/,flows operate cli tools platform benchmarks audit bus client replay infra golden services) \
@@ -42,41 +42,41 @@ ROWS = $(PY) -m pytest --timeout=60 --numprocesses=3 --dist=worksteal $(UNJUDGED
 .DELETE_ON_ERROR:
 .PHONY: run test soak wheel check fmt lint types arch cov bench clean always
 
-run: $(READY)  ## a small model's session as it was recorded, then the rules' as baseline; no key, no network
+run: $(READY)  ## play a recorded session of a small model, then one of plain rules, without key and network
 	$(VENV)/bin/agentic-trading run --data btcusdt-5m --provider recorded --from smollm2 --bars 300 --out $(OUT)
 	$(VENV)/bin/agentic-trading run --data btcusdt-5m --provider rules \
 	  --inject malformed=5%,timeout=2%,refusal=1%,truncated=1% --seed $(SEED) $(if $(BARS),--bars $(BARS)) --out $(BASELINE)
 
-test: $(READY_DEV)  ## every test, in random order, on all cores
+test: $(READY_DEV)  ## run every test, in random order, on all cores
 	$(if $(CI),$(ROWS),$(PY) -m pytest --numprocesses=auto --dist=worksteal)
 
-soak: $(READY_DEV)  ## kills, chaos, foreign clients, and property tests with many examples; once per part
+soak: $(READY_DEV)  ## run kills, chaos, foreign clients, and property tests with many examples
 	$(PY) -m pytest -m "soak or hypothesis" --hypothesis-profile=soak --timeout=600 --numprocesses=auto --dist=worksteal
 	for benchmark in safety usage fuzz overspend kill_matrix chaos "chaos --bus redis"; do $(PY) -m benchmarks.$$benchmark || exit 1; done
 
 wheel: $(READY_DEV)  ## build the wheel, install and run it on every declared Python version
 	$(PY) -m benchmarks.wheel
 
-check: lint types arch cov  ## all that must be green before a commit
+check: lint types arch cov  ## run all checks before a commit
 	$(PY) -m tools.prose
 	$(PY) -m tools.schemas check
 	$(PY) -m tools.prices
 
-fmt: $(READY_DEV)  ## write the code the one way
+fmt: $(READY_DEV)  ## format the code
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-lint: $(READY_DEV)  ## format and house rules
+lint: $(READY_DEV)  ## check format and house rules
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 
-types: $(READY_DEV)  ## mypy, strict
+types: $(READY_DEV)  ## check types with strict mypy
 	$(PY) -m mypy
 
-arch: $(READY_DEV)  ## which way imports point
+arch: $(READY_DEV)  ## check the import contracts
 	$(VENV)/bin/lint-imports
 
-cov: .coverage .planning-coverage  ## branch coverage: 95 % where calls are made, all of it where money is counted; planning's own
+cov: .coverage .planning-coverage  ## check branch coverage: 100 % for money and answers, 95 % for calls, 85 % for planning
 	$(PY) -m coverage report --fail-under=95 --include="$(call within,llm/* governance/* structured/* worker/*)"
 	$(PY) -m coverage report --fail-under=100 --include="$(call within,$(EXACT))"
 	$(PLANNED_AT)=100 --include="$(call within,desk/planning/params.py)"
@@ -84,15 +84,15 @@ cov: .coverage .planning-coverage  ## branch coverage: 95 % where calls are made
 	$(PLANNED_AT)=90 --include="$(call within,structured/feedback.py)"
 	$(PLANNED_AT)=85 --include="$(call within,desk/planning/agent.py desk/planning/evaluator.py desk/planning/search.py)"
 
-bench: $(READY_DEV)  ## what a call costs, beside what others cost
+bench: $(READY_DEV)  ## measure the cost of a call, next to other libraries
 	$(PY) benchmarks/call_path.py
 
-clean:  ## take away what was made, but for runs/
+clean:  ## remove build artifacts, except runs/
 	@$(call find_python) -c "import pathlib, shutil; \
 	  [shutil.rmtree(p, ignore_errors=True) for p in ('$(VENV)', '.mypy_cache', '.ruff_cache', '.pytest_cache', '.import_linter_cache', '.hypothesis')]; \
 	  [pathlib.Path(p).unlink(missing_ok=True) for p in ('.coverage', '.planning-coverage', 'money.log', 'unjudged.log', 'wheel.log')]"
 
-# What counts money and what reads answers: here not one branch stays untested.
+# Money and answers: every branch of these files is tested.
 EXACT := governance/prices.py governance/ledger.py governance/ledgers/* governance/gate.py governance/sent_call.py \
   governance/admission.py governance/rules.py governance/rebuild.py governance/policy.py \
   structured/decode.py structured/tokens.py structured/json_repair.py structured/extract.py structured/validation.py \
@@ -103,7 +103,7 @@ comma := ,
 empty :=
 within = $(subst $(empty) $(empty),$(comma),$(addprefix agentic_trading/,$(1)))
 
-# The first of these that is new enough and can make an environment.
+# The first interpreter that is new enough and can create an environment.
 define find_python
 for p in $(PYTHON) python3.11 python3 python3.13 python3.12 python; do \
   "$$p" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; p=; \
