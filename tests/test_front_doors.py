@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import agentic_trading as at
+from benchmarks import errors_page
 from benchmarks.api_page import PAGE, PUBLIC, api_page, entries
 
 ROOT = Path(__file__).parents[1]
@@ -565,3 +566,10 @@ def test_every_public_name_is_explained(door: str) -> None:
 
     assert len(explained) == len(module.__all__)
     assert [use for use, text in explained if not text] == []
+
+
+def test_errors_page_has_the_tree_and_every_public_error() -> None:
+    assert errors_page.PAGE.read_text(encoding="utf-8") == errors_page.errors_page(), (
+        "run: python -m benchmarks.errors_page"
+    )
+    assert errors_page.NOTES.keys() == {error.__name__ for error in errors_page.homes()}
