@@ -24,13 +24,6 @@ from agentic_trading.platform import local_gateway
 ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "agentic_trading"
 
-RETIRED: Final = frozenset({
-    "anew", "anybody", "blotter", "burial", "buried", "bury", "everybody", "mend", "mended", "mending",
-    "mends", "nobody", "owe", "owed", "owes", "shelf", "shelves", "somebody", "tally", "tell", "telling",
-    "tells", "tidings", "told", "upkeep", "whereabouts", "whoever", "whom",
-})  # fmt: skip
-"""Words that the glossary has replaced: figures of speech, and people where an object is meant."""
-
 TYPES_AND_ROOTS: Final = frozenset({
     "llm",
     "canonical.py",
@@ -147,29 +140,9 @@ def names_twice(modules: tuple[Module, ...], *kinds: type[ast.AST]) -> dict[str,
     return {name: found for name, found in places.items() if len(found) > 1}
 
 
-def identifiers(module: Module) -> Iterator[str]:
-    """Yield every name that `module` gives to something of its own."""
-    for node in module.nodes(
-        ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.arg, ast.Name, ast.Attribute
-    ):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.attr
-
-
 def words(identifier: str) -> list[str]:
     """Return the words of an identifier: `TimeSlice` and `time_slice` are `time` and `slice`."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", identifier)]
-
-
-def retired_in_text(text: str) -> int:
-    """Return how many retired words stand in a text, code and identifiers included."""
-    return sum(word.lower() in RETIRED for word in re.findall(r"[A-Za-z]+", text))
 
 
 def unused_dependencies() -> list[str]:
@@ -272,7 +245,6 @@ def figures() -> list[Figure]:
     desk = [module for module in ours if module.dotted.startswith("agentic_trading.desk")]
     gateway = [module for module in ours if module not in desk]
     walk = asyncio.run(walk_one_call())
-    text = sum(retired_in_text(module.text) for module in ours)
     definitions = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     return [
         # The limits of code are the figures after the merges of decision 87 and 1 %. A later part raises one with a line
@@ -284,7 +256,6 @@ def figures() -> list[Figure]:
         Figure("files with one importer", len(one_importer(ours)), 55),
         Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 0),
         Figure("public names that stand for two things", len(names_twice(ours, *definitions)), 0),
-        Figure("retired words (keys and texts that are data)", text, 13, is_exact=True),
         Figure("import lines, % of all", round(import_share(ours), 1), 6.6),
         Figure("dependencies that nothing imports", len(unused_dependencies()), 0),
         Figure("one call: functions called", walk.calls, 560),

@@ -1,4 +1,4 @@
-"""One word, one thing: the glossary's terms exist, modules are named from it, and words that it replaced do not come back."""
+"""One word, one thing: the glossary's terms exist, and modules are named from it."""
 
 import ast
 import importlib
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import RETIRED, Module, identifiers, names_twice, package, words
+from benchmarks.house import Module, names_twice, package, words
 
 PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
 TERMS, _, PLAIN = PAGE.partition("## Plain nouns in names of modules")
@@ -17,9 +17,6 @@ ROWS = [line.split("|")[1] for line in TERMS.splitlines() if line.startswith("| 
 NAMES = sorted({name for cell in ROWS for name in re.findall(r"`([A-Z][\w.]+)`", cell)})
 PLAIN_NOUNS = set(re.findall(r"[a-z]+", PLAIN))
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
-AS_DATA = {"agentic_trading/operate/models/live_check.py: told": "a key of `models check --live --json`"}
-"""Identifiers with a retired word that stay, as they are data."""
 
 
 def module(source: str, name: str = "agentic_trading/planted.py") -> Module:
@@ -63,16 +60,6 @@ def unknown(modules: Iterable[Module], known: set[str]) -> list[str]:
     ]
 
 
-def retired(modules: Iterable[Module]) -> list[str]:
-    """Return the identifiers that have a retired word as a part."""
-    return sorted({
-        f"{each.name}: {name}"
-        for each in modules
-        for name in identifiers(each)
-        if RETIRED.intersection(words(name))
-    })
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_glossary_term_exists(name: str) -> None:
     thing, *members = name.split(".")
@@ -114,10 +101,3 @@ def test_aliases_do_not_reuse_class_names() -> None:
 
     assert shared(package()) == set()
     assert shared([module("class Limit:\n    pass\n"), module("Limit = int\n")]) == {"Limit"}
-
-
-def test_identifiers_contain_no_retired_word() -> None:
-    assert retired(package()) == sorted(AS_DATA)
-    assert retired([module("def told(tidings):\n    self.owed = 1\n")]) == [
-        f"agentic_trading/planted.py: {name}" for name in ("owed", "tidings", "told")
-    ]

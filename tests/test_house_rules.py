@@ -21,7 +21,6 @@ from benchmarks.house import (
     one_importer,
     package,
     read,
-    retired_in_text,
 )
 
 MOST_NAMES = 6
@@ -180,7 +179,6 @@ def test_breach_of_figures_is_found() -> None:
     )
 
     assert one_importer((small, user), most_lines=SMALL) == [small.name]
-    assert retired_in_text('"""Told to whoever asks."""') == 2
     assert [Figure("more", 2, 1).holds, Figure("fewer", 1, 2).holds] == [False, True]
     assert not Figure("fewer, and the limit not lowered", 1, 2, is_exact=True).holds
 
