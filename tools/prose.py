@@ -40,41 +40,41 @@ REASON: Final = re.compile(
 
 LIMITS: Final[dict[str, dict[str, float]]] = {
     "pages": {
-        "what": 10.2,
-        "clauses": 4.1,
-        "semicolons": 11.1,
-        "negated nouns": 4.9,
-        "people's verbs": 4.7,
-        "stands": 2.3,
+        "what": 0.2,
+        "clauses": 0.5,
+        "semicolons": 0.2,
+        "negated nouns": 1.0,
+        "people's verbs": 0.1,
+        "stands": 0.0,
     },
     "docstrings": {
-        "what": 14.5,
-        "clauses": 6.1,
-        "semicolons": 17.5,
-        "negated nouns": 6.8,
-        "people's verbs": 4.1,
-        "stands": 2.4,
+        "what": 0.1,
+        "clauses": 0.5,
+        "semicolons": 0.1,
+        "negated nouns": 0.9,
+        "people's verbs": 0.1,
+        "stands": 0.1,
     },
     "messages": {
-        "what": 5.4,
-        "clauses": 3.7,
-        "semicolons": 43.0,
-        "negated nouns": 4.1,
-        "people's verbs": 1.7,
-        "stands": 3.4,
+        "what": 0.0,
+        "clauses": 1.7,
+        "semicolons": 4.2,
+        "negated nouns": 1.5,
+        "people's verbs": 0.2,
+        "stands": 0.5,
     },
     "test names": {
-        "what": 14.4,
-        "clauses": 8.3,
+        "what": 0.0,
+        "clauses": 0.0,
         "semicolons": 0.0,
-        "negated nouns": 9.5,
-        "people's verbs": 8.6,
-        "stands": 3.3,
+        "negated nouns": 0.2,
+        "people's verbs": 0.0,
+        "stands": 0.0,
     },
 }
 """The highest allowed figures. They may only fall."""
 
-LEAST_REASONS: Final = 0.9
+LEAST_REASONS: Final = 11.0
 """The least number of comments with a reason, for each 1,000 lines of code. It may only rise."""
 
 _MARKDOWN_CODE: Final = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)|^\|[-| :]+\|$", re.DOTALL | re.MULTILINE)
