@@ -57,11 +57,11 @@ LIMITS: Final[dict[str, dict[str, float]]] = {
     },
     "messages": {
         "what": 0.0,
-        "clauses": 1.7,
-        "semicolons": 4.2,
+        "clauses": 1.5,
+        "semicolons": 1.8,
         "negated nouns": 1.5,
         "people's verbs": 0.2,
-        "stands": 0.5,
+        "stands": 0.3,
     },
     "test names": {
         "what": 0.0,

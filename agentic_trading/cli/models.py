@@ -18,7 +18,7 @@ ModelNames = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[MODEL]...",
-        help="Names of models, or PROVIDER/MODEL.  [default: all models; with --live, those of the workflow presets]",
+        help="Names of models, or PROVIDER/MODEL.  [default: all models. With --live: those of the workflow presets]",
     ),
 ]
 OlderThan = Annotated[

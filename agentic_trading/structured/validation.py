@@ -61,7 +61,7 @@ def max_answer_depth(schema: Any, size: int) -> int:
 
     """
     if size > MAX_SCHEMA_BYTES:
-        raise SchemaTooComplexError(f"it has {size} bytes; allowed are {MAX_SCHEMA_BYTES}")
+        raise SchemaTooComplexError(f"it has {size} bytes. Allowed: at most {MAX_SCHEMA_BYTES} bytes")
     if is_deeper(schema, MAX_SCHEMA_DEPTH):
         raise SchemaTooComplexError(f"it is nested deeper than {MAX_SCHEMA_DEPTH} levels")
     # The checks on one path down an answer are counted with all references expanded, because a chain of definitions that
@@ -73,7 +73,7 @@ def max_answer_depth(schema: Any, size: int) -> int:
         except RecursionError:
             continue
     raise SchemaTooComplexError(
-        f"it expands to more than {MAX_CHECKS} checks of one value; combine fewer references"
+        f"it expands to more than {MAX_CHECKS} checks of one value. Combine fewer references"
     )
 
 
@@ -115,11 +115,11 @@ class _Count:
         self._left -= 1
         if self._left < 0:
             raise SchemaTooComplexError(
-                f"counting its checks takes more than {_MAX_STEPS} steps; make it smaller"
+                f"counting its checks takes more than {_MAX_STEPS} steps. Make it smaller"
             )
         if schema is not self._root and isinstance(schema.get("$id"), str):
             raise SchemaTooComplexError(
-                "it holds another schema with an $id of its own; allowed is one at the top"
+                "it contains another schema with its own $id. Allowed: one $id at the top"
             )
         total = 1
         for inner in _in_place(schema):
@@ -142,7 +142,7 @@ class _Count:
         base, _, pointer = reference.partition("#")
         if base and base != self._root.get("$id"):
             raise SchemaTooComplexError(
-                f"it refers to {reference[:80]!r}; allowed are references within it (#/...)"
+                f"it refers to {reference[:80]!r}. Allowed: references within it (#/...)"
             )
         if pointer and not pointer.startswith("/"):
             return _anchored(self._root, pointer)
@@ -312,7 +312,9 @@ def compile_schema(schema_json: bytes) -> CompiledSchema:
         raise _schema_error("$", e.reason) from e
     kinds = schema.get("type", "object")
     if isinstance(kinds, str | list) and "object" not in kinds:
-        raise _schema_error("$.type", f"{json.dumps(kinds)} allows no object; an answer is one object")
+        raise _schema_error(
+            "$.type", f"{json.dumps(kinds)} does not allow an object. An answer is one object"
+        )
     try:
         validator = _validator(schema)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as e:

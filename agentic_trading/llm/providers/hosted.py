@@ -273,7 +273,7 @@ def text_of_parts(content: object) -> PartsText:
         return PartsText(content or "")
     parts = [content] if isinstance(content, dict) else content
     if not isinstance(parts, list):
-        raise ContentError(f"its content is {quoted(content)}; allowed are a text and a list of parts")
+        raise ContentError(f"its content is {quoted(content)}. Allowed: a text or a list of parts")
     said: list[str] = []
     refusals: list[str] = []
     for part in parts:
@@ -429,8 +429,8 @@ class _Unpacking:
         if self._packing in {"", "identity"}:
             return piece
         if self._packing not in _GZIP_NAMES:
-            name, allowed = quoted(self._packing), f"allowed is {ACCEPT_ENCODING}"
-            raise _unpackable(f"the answer is packed as {name}, which was not asked for; {allowed}")
+            name, allowed = quoted(self._packing), f"Allowed: {ACCEPT_ENCODING}"
+            raise _unpackable(f"the answer is packed as {name}. {allowed}")
         # Bounded, because members without content would otherwise be unpacked without end.
         self._left -= len(piece)
         if self._left < 0:
@@ -548,7 +548,7 @@ def member_of(text: str, name: str) -> str:
     """
     values = [value for key, value in members_of(text) if key == name]
     if len(values) != 1:
-        raise ValueError(f"{name!r} stands {len(values)} times in one object; allowed is once")
+        raise ValueError(f"{name!r} appears {len(values)} times in one object. Allowed: once")
     return values[0]
 
 

@@ -86,7 +86,7 @@ class SecretsFolder:
         if not _TENANT.fullmatch(tenant_id):
             raise _no_key(
                 f"tenant {tenant_id[:128]!r} has no key",
-                "a folder of keys takes ids of 1 to 128 letters, digits and ._@-, no dot or dash in front",
+                "Allowed: an id of 1 to 128 letters, digits and ._@-, without a dot or dash at its start",
             )
         key = await asyncio.to_thread(self._read, tenant_id)
         if key is not None:
@@ -94,7 +94,7 @@ class SecretsFolder:
         if self._default is not None and tenant_id not in self._own:
             return await self._default.key_of(tenant_id)
         places = " and ".join(map(str, self._places(tenant_id)))
-        raise _no_key(f"tenant {tenant_id!r} has no key", f"put one into a file; looked at: {places}")
+        raise _no_key(f"tenant {tenant_id!r} has no key", f"Write it to one of these files: {places}")
 
     def _read(self, tenant_id: str) -> str | None:
         for path in self._places(tenant_id):
@@ -104,7 +104,7 @@ class SecretsFolder:
                 continue
             except OSError as e:
                 # Not skipped, because the tenant would otherwise be served with another key.
-                raise _no_key(f"{path} cannot be read", f"{e.strerror}; allowed is a text file") from None
+                raise _no_key(f"{path} cannot be read", f"{e.strerror}. Allowed: a text file") from None
             return _check_key(text.strip(), f"{path}")
         return None
 
@@ -137,12 +137,12 @@ class KnownKeys:
 
 def _check_key(key: str, where: str) -> str:
     if not _KEY.fullmatch(key):
-        raise _no_key(f"{where} is empty or no key", "allowed is one line of visible ASCII characters")
+        raise _no_key(f"{where} is empty or not a key", "Allowed: one line of visible ASCII characters")
     return key
 
 
-def _no_key(problem: str, allowed: str) -> ProviderError:
-    return ProviderError(FailureKind.AUTH_ERROR, f"{problem}; {allowed}", sent=False)
+def _no_key(problem: str, remedy: str) -> ProviderError:
+    return ProviderError(FailureKind.AUTH_ERROR, f"{problem}. {remedy}", sent=False)
 
 
 P = TypeVar("P", bound=Provider)

@@ -229,7 +229,7 @@ def _check_weights(weights: Path, model: str) -> None:
     """Verify known weights by their checksum. For other models, the file must exist."""
     if model not in WEIGHTS:
         if not weights.is_file():
-            raise _unusable(f"{weights}: there is no such file; allowed are the GGUF weights of {model}")
+            raise _unusable(f"{weights}: this file does not exist. Allowed: the GGUF weights of {model}")
         return
     try:
         verify_weights(weights, WEIGHTS[model])

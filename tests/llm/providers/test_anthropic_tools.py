@@ -174,7 +174,7 @@ async def test_duplicate_tool_input_raises(claude: Provider) -> None:
     e = await error_from(claude, playing("call_twice_said"))
 
     assert (e.kind, e.sent) == (FailureKind.SERVER_ERROR, True)
-    assert "'input' stands 2 times" in e.message
+    assert "'input' appears 2 times" in e.message
 
 
 @pytest.mark.parametrize("word", [*REFUSED_SCHEMAS])

@@ -192,7 +192,7 @@ async def test_weights_of_wrong_size_are_refused(tmp_path: Path) -> None:
 async def test_missing_custom_weights_are_reported(tmp_path: Path) -> None:
     failed = await failure_of(LocalProvider(tmp_path / "none.gguf", model="mine"), ask("Answer."))
 
-    assert "allowed are the GGUF weights of mine" in failed.message
+    assert "Allowed: the GGUF weights of mine" in failed.message
 
 
 @pytest.mark.usefixtures("weights")

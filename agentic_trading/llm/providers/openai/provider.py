@@ -169,9 +169,7 @@ def _counts(places: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[i
 def _count(name: str, value: Any) -> int:
     if type(value) is int and 0 <= value <= LARGEST_COUNT:
         return value
-    raise UnmeteredError(
-        f"usage.{name} is {quoted(value)}; allowed are whole numbers from 0 to {LARGEST_COUNT}"
-    )
+    raise UnmeteredError(f"usage.{name} is {quoted(value)}. Allowed: whole numbers from 0 to {LARGEST_COUNT}")
 
 
 Dialect = Literal["openai", "compatible"]
