@@ -65,7 +65,8 @@ BLOCKS: Final[Sequence[Block]] = [block for page in PAGES for block in blocks_of
 
 
 def write_files(page: str, folder: Path) -> None:
-    """Write the blocks of a page that are files into `folder`."""
+    """Write the blocks of a page that are files into `folder`, which is made if it does not exist."""
+    folder.mkdir(exist_ok=True)
     for block in BLOCKS:
         if block.page == page and block.file:
             path = folder / block.file

@@ -22,7 +22,7 @@ from tests import redis_server
 from tests.pages import BLOCKS, KAFKA, REDIS, Block, blocks_of, write_files
 from tests.whole_program import whole_program
 
-RUNS_ALWAYS = "docs/start/"
+RUNS_ALWAYS = ("docs/start/install.md", "docs/start/first-call.md")
 """Pages whose shell runs in `make test`. Shell of the other pages runs in `make soak`, because it takes minutes."""
 CLONE = "README.md"
 """The page whose shell installs the project, so that it runs in a fresh clone only."""
@@ -45,10 +45,10 @@ def at(request: pytest.FixtureRequest, text: str, needs: str) -> str:
     return text
 
 
-def run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[str], folder: Path, given: str = "") -> subprocess.CompletedProcess[str]:
     places = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}  # noqa: TID251 - of a program
     return subprocess.run(
-        command, cwd=folder, env=dict(os.environ) | places, capture_output=True, text=True, check=False  # noqa: TID251
+        command, cwd=folder, env=dict(os.environ) | places, input=given, capture_output=True, text=True, check=False  # noqa: TID251
     )  # fmt: skip
 
 
@@ -56,14 +56,38 @@ def test_every_block_has_a_known_language() -> None:
     assert [str(block) for block in BLOCKS if block.language not in LANGUAGES] == []
 
 
-@pytest.mark.timeout(30)
-@pytest.mark.parametrize("block", [one for one in of("python") if not (one.file or one.not_run)], ids=str)
-def test_python_block_runs_without_warnings(
-    block: Block, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    write_files(block.page, tmp_path)
+# Blocks run in forks of one process, because the import of the package takes longer than most blocks.
+RUN_BLOCKS = """
+import json, os, sys, traceback, types
+import agentic_trading as at
+for name in at.__all__:
+    getattr(at, name)
+for place, folder, text in json.load(sys.stdin):
+    if os.fork() == 0:
+        os.chdir(folder)
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            exec(compile(text, place, "exec"), vars(main))
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(0)
+    os.wait()
+"""
+RUN_PYTHON = [block for block in of("python") if not (block.file or block.not_run)]
 
-    ended = run([sys.executable, "-W", "error", "-c", at(request, block.text, block.needs)], tmp_path)
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("page", sorted({block.page for block in RUN_PYTHON}))
+def test_python_blocks_run_without_warnings(
+    page: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    blocks = [block for block in RUN_PYTHON if block.page == page]
+    for block in blocks:
+        write_files(page, tmp_path / str(block.line))
+    rows = [(str(block), str(block.line), at(request, block.text, block.needs)) for block in blocks]
+
+    ended = run([sys.executable, "-W", "error", "-c", RUN_BLOCKS], tmp_path, json.dumps(rows))
 
     assert (ended.returncode, ended.stderr) == (0, "")
 
@@ -135,7 +159,7 @@ def test_unknown_command_and_option_are_found() -> None:
 
 def shell_pages() -> Iterator[object]:
     for page in sorted({block.page for block in of("sh")} - {CLONE}):
-        marks = [] if page.startswith(RUNS_ALWAYS) else [pytest.mark.soak]
+        marks = [] if page in RUNS_ALWAYS else [pytest.mark.soak]
         if any(not block.not_run for block in of("sh") if block.page == page):
             yield pytest.param(page, marks=marks)
 

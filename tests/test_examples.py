@@ -68,6 +68,7 @@ async def test_bot_obeys_halt_and_budget_across_restart(tmp_path: Path) -> None:
     assert 0 < report.spent_nusd <= BUDGET_USD * NANO
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(90)  # it starts the program seven times
 def test_tour_finds_tampering_and_rejects_truncation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)

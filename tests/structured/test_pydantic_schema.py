@@ -135,7 +135,7 @@ def test_list_root_model_is_refused() -> None:
     class Legs(RootModel[list[int]]):
         pass
 
-    with pytest.raises(ParserException, match="allows no object"):
+    with pytest.raises(ParserException, match="does not allow an object"):
         validate([1], Legs)
 
 
