@@ -51,7 +51,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
         if found["directive"]:
             values[found["directive"]] = found["value"]
         yield Block(
-            str(page.relative_to(ROOT)),
+            str(page.relative_to(ROOT) if page.is_relative_to(ROOT) else page.name),
             text.count("\n", 0, found.start("text")),
             found["language"],
             found["text"],

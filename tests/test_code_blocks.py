@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -66,13 +67,16 @@ for place, folder, text in json.load(sys.stdin):
     if os.fork() == 0:
         os.chdir(folder)
         main = sys.modules["__main__"] = types.ModuleType("__main__")
+        failed = True
         try:
             exec(compile(text, place, "exec"), vars(main))
+            failed = False
         except BaseException:
             traceback.print_exc()
         sys.stdout.flush()
-        os._exit(0)
-    os.wait()
+        os._exit(failed)
+    if os.wait()[1]:
+        sys.exit(place)
 """
 RUN_PYTHON = [block for block in of("python") if not (block.file or block.not_run)]
 
@@ -90,6 +94,16 @@ def test_python_blocks_run_without_warnings(
     ended = run([sys.executable, "-W", "error", "-c", RUN_BLOCKS], tmp_path, json.dumps(rows))
 
     assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout or not any("print(" in block.text for block in blocks)
+
+
+@pytest.mark.parametrize("text", ["1 / 0", "import os; os.abort()", "import warnings; warnings.warn('old')"])
+def test_failing_python_block_is_found(text: str, tmp_path: Path) -> None:
+    ended = run(
+        [sys.executable, "-W", "error", "-c", RUN_BLOCKS], tmp_path, json.dumps([("page:1", ".", text)])
+    )
+
+    assert (ended.returncode, ended.stderr.endswith("page:1\n")) == (1, True)
 
 
 @pytest.mark.parametrize("block", [one for one in of("python") if one.file or one.not_run], ids=str)
@@ -127,9 +141,14 @@ def command_lines(text: str) -> Iterator[list[str]]:
                 yield call[programs[0] + 1 :]
 
 
+@cache
+def program() -> TyperGroup:
+    return whole_program()
+
+
 def problem_of(words: Sequence[str]) -> str:
     """Return why the program would not accept these arguments, or an empty text. Values are not read."""
-    command: Any = whole_program()
+    command: Any = program()
     rest, parent = list(words), None
     while isinstance(command, TyperGroup):
         if not rest or rest[0] not in command.commands:
@@ -181,7 +200,19 @@ def test_shell_blocks_of_page_run_in_order(page: str, request: pytest.FixtureReq
 
 
 def test_directives_of_a_block_are_read(tmp_path: Path) -> None:
-    page = Path(__file__).parents[1] / "README.md"
+    page = tmp_path / "planted.md"
+    page.write_text(
+        "<!-- file: a.json -->\n```json\n{}\n```\n<!-- needs: redis -->\n```sh\nrun\n```\n"
+        "<!-- not run: it asks a paid model -->\n```python\nx\n```\n```text\ny\n```\n",
+        encoding="utf-8",
+    )
 
-    assert {block.language for block in blocks_of(page)} >= {"python", "sh"}
-    assert [block.not_run for block in BLOCKS if block.not_run and len(block.not_run) < 10] == []
+    found = [(one.language, one.text, one.file, one.needs, one.not_run) for one in blocks_of(page)]
+
+    assert found == [
+        ("json", "{}\n", "a.json", "", ""),
+        ("sh", "run\n", "", "redis", ""),
+        ("python", "x\n", "", "", "it asks a paid model"),
+        ("text", "y\n", "", "", ""),
+    ]
+    assert [block for block in BLOCKS if block.not_run and len(block.not_run) < 10] == []
