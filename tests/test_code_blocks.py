@@ -42,7 +42,8 @@ def at(request: pytest.FixtureRequest, text: str, needs: str) -> str:
         url = request.getfixturevalue("redis_named")(redis_server.servers()[0])
         text = text.replace(f"{REDIS}/0", url).replace(REDIS, url.removesuffix("/0"))
     if "kafka" in needs:
-        text = text.replace(KAFKA.removeprefix("kafka://"), request.getfixturevalue("kafka_servers"))
+        # A server of the page's own, because other tests create the same topics with other settings.
+        text = text.replace(KAFKA.removeprefix("kafka://"), request.getfixturevalue("own_kafka").bootstrap_servers)
     return text
 
 

@@ -250,7 +250,7 @@ def test_worker_waits_for_name_held_elsewhere(config: Path, tmp_path: Path) -> N
 
     assert (waiting["state"], waiting["ready"]) == ("starting", False)
     assert "w1' is in use by a worker on " in waiting["problems"]["start"]
-    assert "allowed is another name for one of the two" in waiting["problems"]["start"]
+    assert "Choose another name for one of the two" in waiting["problems"]["start"]
     assert ready["ready"]
 
 
