@@ -1,5 +1,6 @@
 """Field types of records: times, ids, exact decimals, texts and open words."""
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -9,7 +10,6 @@ from functools import lru_cache
 from inspect import get_annotations
 from typing import Annotated, Any, ClassVar, Final, Generic, NoReturn, Self, TypeVar, overload
 
-import orjson
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -245,8 +245,9 @@ def _at_once(read: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _shared(spelled: bytes) -> CanonicalObject | None:
-    # Read back, so that the shared object has no part in common with the caller's.
-    held = frozen(orjson.loads(spelled))
+    # Read back, so that the shared object has no part in common with the caller's. With `json`, because orjson
+    # rounds integers from 2^64 on.
+    held = frozen(json.loads(spelled))
     return CanonicalObject(held, spelled) if canonical_bytes(held) == spelled else None
 
 
