@@ -5,8 +5,9 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from decimal import Decimal
+from decimal import Decimal, DecimalTuple, InvalidOperation
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -140,10 +141,17 @@ def _once(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _check_numbers(value: Any, text: str) -> None:
-    written = {Decimal(token).as_tuple() for token in _NUMBER.findall(text)} if value else set()
+    written = set(_written(text)) if value else set()
     for number in _numbers(value):
         if number and Decimal(number).as_tuple() not in written:
             raise BrokenPromiseError(f"{number} does not stand in {text!r}")
+
+
+def _written(text: str) -> Iterator[DecimalTuple]:
+    """Yield the numbers in a text. An exponent that no `Decimal` has is in no value that was read."""
+    for token in _NUMBER.findall(text):
+        with suppress(InvalidOperation):
+            yield Decimal(token).as_tuple()
 
 
 def _numbers(value: Any) -> Iterator[int | Decimal]:
