@@ -35,7 +35,7 @@ from agentic_trading.llm.provider import Providers
 from agentic_trading.llm.providers.offline import RecordedAnswers
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore
-from agentic_trading.llm.stores.jsonl.file import START, LogPosition
+from agentic_trading.llm.stores.jsonl.reader import START, LogPosition
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import DiscardingInteractionStore, MemoryInteractionStore

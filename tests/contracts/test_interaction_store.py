@@ -19,7 +19,7 @@ from agentic_trading.llm import (
 )
 from agentic_trading.llm.log_line import read_line
 from agentic_trading.llm.store import ChainedRecord, LogEntry, Record, Verification
-from agentic_trading.llm.stores.jsonl.file import LogReader
+from agentic_trading.llm.stores.jsonl.reader import LogReader
 from agentic_trading.llm.stores.record_codec import id_of, record_of
 from tests.build import event
 from tests.contracts import store_promises as promises

@@ -18,7 +18,7 @@ from agentic_trading.errors import TradingError
 from agentic_trading.llm.event import RunStarted
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import Usage
-from agentic_trading.llm.stores.jsonl.file import Disk
+from agentic_trading.llm.stores.jsonl.disk import Disk
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.platform import PlatformConfig, ProviderConfig, ProviderContext, TenantConfig
 from tests.platform.calls import BUDGET_USD

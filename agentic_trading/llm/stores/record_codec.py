@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from struct import Struct
 from typing import get_args
 
@@ -57,11 +58,13 @@ def interactions(records: Iterable[store_api.Record]) -> list[LLMInteraction]:
 class Identity:
     """The key of a record in a log, and short hashes of the fields that must not change.
 
-    The hashes (`facts`, 14 or 16 bytes) hold for this process only: they are compared, never written.
+    The hashes (`facts`, 14 or 16 bytes) hold for this process only: they are compared, never written. `time` is
+    the time of the record, None if it has none.
     """
 
     key: str
     facts: bytes
+    time: datetime | None = field(default=None, compare=False)
 
     def at(self, seq: int) -> bytes:
         """Return the entry of the record in a log: the number of its line, and the hashes."""
@@ -119,7 +122,7 @@ def identity_of(record: store_api.Record) -> Identity:
             envelope.envelope_hash,
             result.output_hash,
         )
-        return Identity(f"interaction:{record.interaction_id}", facts)
+        return Identity(f"interaction:{record.interaction_id}", facts, record.stored_at)
     check_event(record)
     as_of = utc_text(record.as_of) if record.as_of else ""
     # Refused, because a reader of the log would otherwise take the event for an interaction.
@@ -132,7 +135,7 @@ def identity_of(record: store_api.Record) -> Identity:
         body = record.body_json
     except ValueError as e:
         raise _unspellable(record, e) from e
-    return Identity(f"event:{record.id}", _event_facts(names, body))
+    return Identity(f"event:{record.id}", _event_facts(names, body), record.time)
 
 
 def identity_in(raw: bytes) -> Identity | None:
@@ -148,12 +151,31 @@ def identity_in(raw: bytes) -> Identity | None:
             "",
             "",
         )
-        return Identity(f"interaction:{fields['interaction_id']}", facts[:_REQUEST_BYTES])
+        time = _time_in(fields.get("stored_at"))
+        return Identity(f"interaction:{fields['interaction_id']}", facts[:_REQUEST_BYTES], time)
     if "id" not in fields:
         return None
     names = ("kind", "trace_id", "causation_id", "tenant_id", "as_of")
     body = canonical_bytes(fields.get("body") or {})
-    return Identity(f"event:{fields['id']}", _event_facts([fields.get(name) or "" for name in names], body))
+    facts = _event_facts([fields.get(name) or "" for name in names], body)
+    return Identity(f"event:{fields['id']}", facts, _time_in(fields.get("time")))
+
+
+def _time_in(text: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def key_in(raw: bytes) -> str:
+    """Return the key of a record of an earlier process. Empty for an unknown kind of record."""
+    if (found := _ID.search(raw)) is not None:
+        return f"interaction:{found[1].decode()}" if found[1] else f"event:{found[2].decode()}"
+    fields = orjson.loads(raw)
+    if "interaction_id" in fields:
+        return f"interaction:{fields['interaction_id']}"
+    return f"event:{fields['id']}" if "id" in fields else ""
 
 
 _NUMBER_BYTES = 8

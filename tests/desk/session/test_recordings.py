@@ -13,7 +13,7 @@ FILES = {"run.json": b"{}", "interactions.jsonl": b"one\ntwo\n", "bars-BTCUSDT.c
 def session(folder: Path) -> Path:
     """Write the files of a session, and an index that need not be shipped."""
     folder.mkdir()
-    for name, content in {**FILES, "interactions.jsonl.index.sqlite": b"index"}.items():
+    for name, content in {**FILES, "interactions.index.sqlite": b"index"}.items():
         (folder / name).write_bytes(content)
     return folder
 

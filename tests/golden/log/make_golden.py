@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agentic_trading.llm.store import Record
-from agentic_trading.llm.stores.jsonl.file import Disk, LogFile
+from agentic_trading.llm.stores.jsonl.disk import Disk
+from agentic_trading.llm.stores.jsonl.file import LogFile
 from agentic_trading.llm.stores.record_codec import identity_of
 from tests.event_bodies import BODIES, as_event
 from tests.golden.log.expected import RECORDS

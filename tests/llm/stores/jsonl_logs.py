@@ -4,7 +4,9 @@ from pathlib import Path
 
 from agentic_trading.llm import Event, JsonFileInteractionStore
 from agentic_trading.llm.store import Record, Verification
-from agentic_trading.llm.stores.jsonl.file import Disk, LogFile, LogReader
+from agentic_trading.llm.stores.jsonl.disk import Disk
+from agentic_trading.llm.stores.jsonl.file import LogFile
+from agentic_trading.llm.stores.jsonl.reader import LogReader
 from agentic_trading.llm.stores.record_codec import identity_of
 from tests.build import event
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.llm import Event
-from agentic_trading.llm.stores.jsonl.file import Disk, LogFile
+from agentic_trading.llm.stores.jsonl.disk import Disk
+from agentic_trading.llm.stores.jsonl.file import LogFile
 from agentic_trading.llm.stores.record_codec import identity_of
 from tests.build import event
 from tests.llm.stores.jsonl_logs import records_in, reopened, verified

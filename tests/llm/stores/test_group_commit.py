@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.llm import Durability, Event, JsonFileInteractionStore, StoreError, StoreLockedError
-from agentic_trading.llm.stores.jsonl.file import Disk
+from agentic_trading.llm.stores.jsonl.disk import Disk
 from agentic_trading.llm.stores.record_codec import record_of
 from tests.build import event, interaction
 from tests.llm.stores.jsonl_logs import kept, lines_in, records_in, reopened

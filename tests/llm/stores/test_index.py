@@ -11,15 +11,16 @@ import pytest
 from agentic_trading.llm import JsonFileInteractionStore, StoreError
 from agentic_trading.llm.log_line import IndexRow
 from agentic_trading.llm.store import ChainedRecord
-from agentic_trading.llm.stores.jsonl.file import LogReader
 from agentic_trading.llm.stores.jsonl.index import LogIndex
+from agentic_trading.llm.stores.jsonl.reader import LogReader
+from agentic_trading.llm.stores.jsonl.segments import LogFiles
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from tests.build import event, interaction
 from tests.llm.stores.jsonl_logs import written
 
 
 def index_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.index.sqlite")
+    return LogFiles(path).index
 
 
 def ids_known(path: Path, *, busy_s: float = 10.0) -> list[str]:

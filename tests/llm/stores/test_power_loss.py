@@ -7,7 +7,8 @@ import pytest
 
 from agentic_trading.ids import fraction
 from agentic_trading.llm import StoreError
-from agentic_trading.llm.stores.jsonl.file import Disk, LogFile
+from agentic_trading.llm.stores.jsonl.disk import Disk
+from agentic_trading.llm.stores.jsonl.file import LogFile
 from agentic_trading.llm.stores.record_codec import identity_of
 from tests.build import event
 from tests.llm.stores.jsonl_logs import records_in, verified

@@ -19,7 +19,8 @@ from agentic_trading.llm import (
     StoreError,
 )
 from agentic_trading.llm.store import GENESIS
-from agentic_trading.llm.stores.jsonl.file import Disk, LogFile
+from agentic_trading.llm.stores.jsonl.disk import Disk
+from agentic_trading.llm.stores.jsonl.file import LogFile
 from agentic_trading.llm.stores.record_codec import Identity, identity_of
 from tests.build import NOW, event, interaction
 from tests.llm.stores.jsonl_logs import HastyDisk, kept, lines_in, records_in, reopened, verified, written
@@ -318,7 +319,7 @@ def test_file_removed_while_opening_raises(tmp_path: Path) -> None:
     class Thief(Disk):
         """Take the file away between opening and reading it."""
 
-        def sync(self, fd: int) -> None:
+        def sync_folder(self, folder: Path) -> None:
             path.unlink(missing_ok=True)
 
     with pytest.raises(StoreError, match="there is no log here"):

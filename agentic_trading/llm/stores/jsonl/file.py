@@ -1,4 +1,4 @@
-"""The file of a log: reading, verifying, locking and appending.
+"""The active segment of a log: locking, recovering, appending, and sealing when it is full.
 
 All of this blocks. Run it in a thread.
 """
@@ -6,264 +6,93 @@ All of this blocks. Run it in a thread.
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import chain, count
 from pathlib import Path
-from typing import BinaryIO, TypeVar
 
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError, StoreLockedError
 from agentic_trading.llm.event import PLATFORM, Event, TailSetAside
-from agentic_trading.llm.log_line import (
-    BrokenRecordError,
-    IndexRow,
-    check_link,
-    holds_whole_line,
-    index_row_of,
-    read_line,
-)
-from agentic_trading.llm.store import ChainedRecord, ChainHead, Record, RunRecord, Verification
+from agentic_trading.llm.log_line import holds_whole_line
 from agentic_trading.llm.stores import record_codec
+from agentic_trading.llm.stores.jsonl.disk import Disk
+from agentic_trading.llm.stores.jsonl.reader import LogPosition, LogReader
+from agentic_trading.llm.stores.jsonl.sealing import SealedSegments, WrittenSegment
+from agentic_trading.llm.stores.jsonl.segments import (
+    DAY_BYTES,
+    SEGMENT_BYTES,
+    LogFiles,
+    SegmentContent,
+)
 
-T = TypeVar("T")
-
-_LINE_BYTES = 4096
-_ID_WITHIN_BYTES = 1 << 16
 _KEEP_AWAY = "let no other program rotate, cut or replace a log that is in use"
 _COPIED_AT_ONCE = 1 << 20
-_HAS_ZEROS = "it holds zero bytes, as a power cut leaves them. The next process that writes to the log moves it and all that follows to another file"
-
-
-@dataclass(frozen=True, slots=True)
-class LogPosition:
-    """A position between two lines: the byte offset, and the head of the chain there."""
-
-    offset: int = 0
-    head: ChainHead = field(default_factory=ChainHead)
-
-
-START = LogPosition()
-
-
-class LogReader:
-    """Read the log at `path`.
-
-    A missing file raises `StoreError`, or is an empty log with `may_be_missing`.
-    """
-
-    def __init__(self, path: Path, *, may_be_missing: bool = False) -> None:
-        self.path = path
-        self._may_be_missing = may_be_missing
-
-    def exists(self) -> bool:
-        """Return whether the file exists.
-
-        Raises `StoreError` if it must exist and does not.
-        """
-        if self.path.is_file():
-            return True
-        if self._may_be_missing:
-            return False
-        raise StoreError(self.path, "there is no log here. Name the .jsonl file of an earlier run")
-
-    def walk(
-        self, start: LogPosition = START, end: int | None = None
-    ) -> Iterator[tuple[ChainedRecord, LogPosition]]:
-        """Yield each line from `start` on, with the position after it.
-
-        It stops at offset `end`, or at an unfinished line.
-
-        Raises:
-            StoreError: At the first line that is broken or does not continue the chain. It names the line.
-
-        """
-        if not self.exists():
-            return
-        position = start
-        with self._open_at(start.offset) as file:
-            for raw in file:
-                offset = position.offset + len(raw)
-                if not raw.endswith(b"\n") or (end is not None and offset > end):
-                    return
-                line = self._check(raw, position.head)
-                position = LogPosition(offset, line.head)
-                yield line, position
-
-    def lines(
-        self, start: LogPosition, after: int, end: int | None, make: Callable[[ChainedRecord], T], most: int
-    ) -> tuple[list[T], LogPosition]:
-        """Read a batch of lines after a position. Return it and the position of its end.
-
-        A batch has at most `most` lines numbered above `after`, and about 4 KB for each of them. If the
-        position does not move, the log has no more lines. Lines before a broken line are returned first. The
-        next batch raises `StoreError`.
-        """
-        found: list[T] = []
-        position = start
-        try:
-            for line, reached in self.walk(start, end):
-                if line.seq > after:
-                    found.append(make(line))
-                position = reached
-                if len(found) >= most or position.offset - start.offset >= most * _LINE_BYTES:
-                    break
-        except StoreError:
-            if position == start:
-                raise
-        return found, position
-
-    def line_at(self, offset: int, length: int) -> ChainedRecord | None:
-        """Return the line at an offset, or None if it is not whole and unbroken."""
-        with self._open_at(offset) as file:
-            raw = file.read(length)
-        try:
-            return read_line(raw) if len(raw) == length and raw.endswith(b"\n") else None
-        except BrokenRecordError:
-            return None
-
-    def record(self, line: ChainedRecord) -> Record:
-        """Return the record of a line. Raises `StoreError` if it is unknown."""
-        try:
-            return record_codec.record_of(line.record)
-        except ValueError as e:
-            raise self._unknown(line, e) from e
-
-    def facts(self, line: ChainedRecord) -> IndexRow:
-        """Return the facts of the record of a line. Raises `StoreError` if it is unknown."""
-        try:
-            return index_row_of(line.record)
-        except (ValueError, LookupError, TypeError) as e:
-            raise self._unknown(line, e) from e
-
-    def verify(self, written: LogPosition | None = None) -> Verification:
-        """Check every line. With `written`, also check that the log ends there."""
-        position = START
-        runs: list[RunRecord] = []
-        reason = ""
-        try:
-            for line, reached in self.walk(end=written.offset if written else None):
-                position = reached
-                runs += record_codec.run_records(line)
-        except StoreError as e:
-            if not e.line:
-                raise
-            reason = e.reason
-        if not reason and written and position != written:
-            reason = f"it is missing or cut: {written.head.seq} lines were written"
-        if reason or written:
-            return self._found(position, reason, runs)
-        return self.verify_from(position, runs)
-
-    def verify_from(self, position: LogPosition, runs: Sequence[RunRecord]) -> Verification:
-        """Check only that the log ends at `position`, up to which it was verified."""
-        is_unfinished = self.exists() and self.path.stat().st_size > position.offset
-        reason = "it is unfinished: it is being written, or its writer died while it was"
-        return self._found(position, reason if is_unfinished else "", runs, is_unfinished=is_unfinished)
-
-    def _found(
-        self, position: LogPosition, reason: str, runs: Sequence[RunRecord], *, is_unfinished: bool = False
-    ) -> Verification:
-        if not reason:
-            return Verification(position.head.seq, position.head.hash, runs=tuple(runs))
-        raw = self._raw_at(position.offset)
-        return record_codec.broken_at(position.head, reason, raw, runs, is_unfinished=is_unfinished)
-
-    def _raw_at(self, offset: int) -> bytes:
-        if not self.exists():
-            return b""
-        with self._open_at(offset) as file:
-            return file.readline(_ID_WITHIN_BYTES)
-
-    @contextmanager
-    def _open_at(self, offset: int) -> Iterator[BinaryIO]:
-        try:
-            with self.path.open("rb") as file:
-                file.seek(offset)
-                yield file
-        except OSError as e:
-            raise StoreError(
-                self.path, f"cannot be read ({e.strerror}). Allow reading it, or repair the disk"
-            ) from e
-
-    def _check(self, raw: bytes, head: ChainHead) -> ChainedRecord:
-        try:
-            line = read_line(raw)
-            check_link(line, head)
-        except BrokenRecordError as e:
-            reason = _HAS_ZEROS if b"\0" in raw else e.reason
-            raise StoreError(self.path, reason, line=head.seq + 1) from e
-        return line
-
-    def _unknown(self, line: ChainedRecord, why: Exception) -> StoreError:
-        reason = f"it holds neither an interaction nor an event ({why}). A newer release may read it"
-        return StoreError(self.path, reason, line=line.seq)
-
 
 _system_clock = SystemClock()
 
 
-class Disk:
-    """How bytes are written to a file, and from there to the disk."""
-
-    def append(self, fd: int, data: bytes) -> None:
-        """Write all of `data`. If it raises `OSError`, a part of it may be in the file."""
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-
-    def sync(self, fd: int) -> None:
-        """Return when all written bytes survive a power cut.
-
-        After an `OSError`, this is unknown.
-        """
-        getattr(os, "fdatasync", os.fsync)(fd)
-
-
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The result of one `append`: the new end of the log, and counts."""
+    """The result of one `append`: the new end of the log, and counts.
+
+    `sealed` has the entries of records that are in sealed segments already, by key.
+    """
 
     position: LogPosition
     lines: int
     duplicates: int
     bytes_written: int
     synced: bool
+    sealed: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class LogFile:
-    """Append to the log at `path`, with an exclusive lock.
+    """Append to the log whose active segment is at `path`, with an exclusive lock.
 
     A torn end is moved to `set_aside` (`<path>.torn-<number>`), and the log continues with an event
     `log.tail_set_aside`. A torn end is left by a dead writer or a power cut: bytes without a newline, or a
     broken line with a zero byte and all that follows. No record in it was acknowledged.
 
+    The active segment is sealed before the first record after it has `segment_bytes` bytes, or after it has
+    `DAY_BYTES` bytes and the record is of a later UTC day.
+
     Raises:
-        StoreLockedError: If another process writes to the file.
-        StoreError: If the file cannot be written, or a line was changed.
+        StoreLockedError: If another process writes to the log.
+        StoreError: If the log cannot be written, a line or a seal was changed, or a segment is missing.
 
     """
 
-    def __init__(self, path: Path, disk: Disk) -> None:
+    def __init__(
+        self, path: Path, disk: Disk, *, segment_bytes: int = SEGMENT_BYTES, compress: bool = False
+    ) -> None:
         self._path = path
         self._disk = disk
+        self._segment_bytes = segment_bytes
+        self._reader = LogReader(path)
         self.set_aside: Path | None = None
-        self.position = START
-        self.known: dict[str, bytes] = {}
         self._is_unsynced = False
         self._failure: StoreError | None = None
         with _errors_of_opening(path), ExitStack() as undo:
             made = _make_folders(path)
-            self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            undo.callback(os.close, self._fd)
-            _lock(self._fd, path)
+            self._fd = self._lock_active()
             self._opened = os.fstat(self._fd)
+            undo.callback(lambda: os.close(self._fd))
             for folder in {path.absolute().parent, *(folder.parent for folder in made)}:
-                _sync_folder(folder, disk)
+                disk.sync_folder(folder)
+            self._sealed = SealedSegments(LogFiles(path), disk, compress=compress)
+            undo.callback(self._sealed.close)
+            if self._sealed.has_interrupted_rotation:
+                self._name_sealed()
+            self._sealed.open()
+            self._segment = WrittenSegment(SegmentContent(self._sealed.end))
+            self.position = LogPosition(self._sealed.end).in_next_segment
             set_aside = self._read_existing()
+            self._opened_at = self.position.head.seq
             # An earlier process may have died before its sync. Synced now, because a known record is
             # acknowledged again without a write.
             disk.sync(self._fd)
@@ -284,48 +113,113 @@ class LogFile:
         """
         if self._failure is not None:
             raise self._failure
-        lines, position = self._lines(records)
-        data = b"".join(lines)
-        self._is_unsynced |= bool(data)
-        sync &= self._is_unsynced
+        new = {key: each for each in records if self.known(key := each[0].key) is None}
+        sealed = self._sealed.find(new, self._opened_at)
+        for key in sealed:
+            del new[key]
         # Set before the write and cleared after it, so that any exception during the write is final too.
         self._failure = StoreError(
             self._path, "cannot be written after a write that did not end. Restart the program"
         )
         try:
-            self._put(data, sync=sync)
-            self._check_end(position.offset)
+            size = self._write([*new.values()])
+            synced = sync and self._is_unsynced
+            if synced:
+                self._sync()
+            self._check_end()
         except OSError as e:
             reason = f"cannot be written ({e.strerror}). Records since the last answer may be lost. Restart the program when it can"
             self._failure = StoreError(self._path, reason)
             raise self._failure from e
         self._failure = None
-        self.position = position
-        return Appended(position, len(lines), len(records) - len(lines), len(data), sync)
+        return Appended(self.position, len(new), len(records) - len(new), size, synced, sealed)
+
+    def known(self, key: str) -> bytes | None:
+        """Return the entry of a record that is kept in memory: one of the newest. May run in another thread."""
+        return self._segment.known.get(key) or self._sealed.known(key)
+
+    def find(self, key: str) -> bytes | None:
+        """Return the entry of a record, or None. May run in another thread. Raises `StoreError`."""
+        return self.known(key) or self._sealed.find([key], self._opened_at).get(key)
 
     def close(self) -> None:
         """Release the file and its lock."""
+        self._sealed.close()
         os.close(self._fd)
 
-    def _lines(
-        self, records: Sequence[tuple[record_codec.Identity, bytes]]
-    ) -> tuple[list[bytes], LogPosition]:
-        lines, head = [], self.position.head
+    def _write(self, records: Sequence[tuple[record_codec.Identity, bytes]]) -> int:
+        """Write the lines of records to the file, and seal segments on the way. Return the number of bytes."""
+        lines: list[bytes] = []
+        size = 0
         for identity, record in records:
-            if identity.key not in self.known:
-                line, head = record_codec.write_line(record, head)
-                self.known[identity.key] = identity.at(head.seq)
-                lines.append(line)
-        return lines, LogPosition(self.position.offset + sum(map(len, lines)), head)
+            if self._is_full(identity.time):
+                self._put(lines)
+                self._rotate()
+                lines = []
+            line, head = record_codec.write_line(record, self._segment.content.head)
+            self._segment.add(line, head, identity)
+            lines.append(line)
+            size += len(line)
+        self._put(lines)
+        return size
 
-    def _put(self, data: bytes, *, sync: bool) -> None:
-        if data:
-            self._disk.append(self._fd, data)
-        if sync:
-            self._disk.sync(self._fd)
-            self._is_unsynced = False
+    def _is_full(self, time: datetime | None) -> bool:
+        content = self._segment.content
+        if content.bytes >= self._segment_bytes:
+            return True
+        if content.bytes < DAY_BYTES or time is None or content.latest is None:
+            return False
+        return time.astimezone(UTC).date() > content.latest.astimezone(UTC).date()
 
-    def _check_end(self, expected: int) -> None:
+    def _rotate(self) -> None:
+        """Seal the active segment and start the next one. Each step is on disk before the next one."""
+        if self._is_unsynced:
+            self._sync()
+        self._check_end()
+        self._sealed.append_seal(self._segment)
+        self._name_sealed()
+        self._sealed.finish(self._segment)
+        self._segment = WrittenSegment(SegmentContent(self.position.head))
+        self.position = self.position.in_next_segment
+
+    def _name_sealed(self) -> None:
+        """Rename the sealed segment, and create and lock the next active one."""
+        self._sealed.name_active()
+        before = self._fd
+        try:
+            self._fd = self._disk.open(self._path, must_be_new=True)
+        except FileExistsError:
+            raise OSError(0, f"another program has created the next segment: {_KEEP_AWAY}") from None
+        os.close(before)
+        _lock(self._fd, self._path)
+        self._opened = os.fstat(self._fd)
+        self._disk.sync_folder(self._path.absolute().parent)
+
+    def _lock_active(self) -> int:
+        """Open and lock the active segment. Return its descriptor."""
+        while True:
+            fd = self._disk.open(self._path)
+            try:
+                _lock(fd, self._path)
+                if os.path.samestat(self._path.stat(), os.fstat(fd)):
+                    return fd
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)  # its writer has just sealed it, and has released the lock
+
+    def _put(self, lines: Sequence[bytes]) -> None:
+        if lines:
+            self._is_unsynced = True
+            self._disk.append(self._fd, b"".join(lines))
+        content = self._segment.content
+        self.position = LogPosition(content.head, content.first, content.bytes)
+
+    def _sync(self) -> None:
+        self._disk.sync(self._fd)
+        self._is_unsynced = False
+
+    def _check_end(self) -> None:
         """Raise `OSError` unless the file at the path is the open one and has the expected size."""
         # A stat of the path, because a stat of the descriptor would not see a file that was deleted or
         # renamed.
@@ -335,17 +229,16 @@ class LogFile:
             raise FileNotFoundError(0, f"the file was deleted or moved: {_KEEP_AWAY}") from None
         if not os.path.samestat(found, self._opened):
             raise FileNotFoundError(0, f"another file was put in its place: {_KEEP_AWAY}")
-        if found.st_size != expected:
-            change = "cut" if found.st_size < expected else "written to"
-            sizes = f"which has {found.st_size} bytes instead of {expected}"
+        if found.st_size != self.position.offset:
+            change = "cut" if found.st_size < self.position.offset else "written to"
+            sizes = f"which has {found.st_size} bytes instead of {self.position.offset}"
             raise OSError(0, f"another program has {change} the file, {sizes}: {_KEEP_AWAY}")
 
     def _read_existing(self) -> TailSetAside | None:
         reason = "two lines have run together"
         try:
-            for line, position in LogReader(self._path).walk():
-                if identity := record_codec.identity_in(line.record):
-                    self.known.setdefault(identity.key, identity.at(line.seq))
+            for line, position in self._reader.walk(self.position):
+                self._segment.add(line.line + b"\n", line.head, record_codec.identity_in(line.record))
                 self.position = position
         except StoreError as e:
             if not e.line:
@@ -366,7 +259,7 @@ class LogFile:
             raise StoreError(self._path, reason, line=number)
         torn = self._path.with_name(f"{self._path.name}.torn-{number}")
         self.set_aside, note = _keep(torn, self._path, self.position.offset, self._disk)
-        os.ftruncate(self._fd, self.position.offset)
+        self._disk.truncate(self._fd, self.position.offset)
         return note
 
 
@@ -400,14 +293,6 @@ def _lock(fd: int, path: Path) -> None:
         raise StoreLockedError(path, reason) from e
 
 
-def _sync_folder(folder: Path, disk: Disk) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        disk.sync(fd)
-    finally:
-        os.close(fd)
-
-
 def _line_after(path: Path, offset: int) -> tuple[bytes, bool]:
     """Return the line at `offset`, and whether the file ends with it."""
     with path.open("rb") as file:
@@ -431,7 +316,7 @@ def _keep(path: Path, log: Path, offset: int, disk: Disk) -> tuple[Path, TailSet
             size += len(part)
         file.flush()
         disk.sync(file.fileno())
-    _sync_folder(path.parent, disk)
+    disk.sync_folder(path.absolute().parent)
     return free, TailSetAside(bytes=size, kept_as=free.name, sha256=digest.hexdigest())
 
 

@@ -4,7 +4,8 @@ All of this blocks. One thread does all of it, because the connection belongs to
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, fields
 from itertools import islice
@@ -13,11 +14,11 @@ from typing import TypeVar
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.log_line import IndexRow
 from agentic_trading.llm.store import ChainHead
-from agentic_trading.llm.stores.jsonl.file import START, LogPosition, LogReader
+from agentic_trading.llm.stores.jsonl.reader import START, LinePlace, LogPosition, LogReader
 
 T = TypeVar("T")
 
-_VERSION = 5
+_VERSION = 6
 _SCHEMA = """
 BEGIN IMMEDIATE;
 CREATE TABLE records (
@@ -32,9 +33,10 @@ CREATE INDEX by_envelope ON records (envelope_id, tenant) WHERE attempt > 0;
 CREATE INDEX by_request ON records (request_hash, occurrence, tenant) WHERE attempt > 0;
 CREATE INDEX by_tenant ON records (tenant);
 CREATE INDEX by_run ON records (seq) WHERE kind IN ('run.started', 'run.ended', 'archive.started');
-CREATE TABLE head (offset, seq, hash);
-INSERT INTO head VALUES (0, 0, '');
-PRAGMA user_version = 5;
+CREATE TABLE segments (first INTEGER PRIMARY KEY);
+CREATE TABLE head (seq, hash, first, offset);
+INSERT INTO head VALUES (0, '', 1, 0);
+PRAGMA user_version = 6;
 COMMIT;
 """
 _INSERT = "INSERT INTO records VALUES (" + ", ".join("?" * (3 + len(fields(IndexRow)))) + ")"  # noqa: S608 - a mark for each column
@@ -52,12 +54,12 @@ class LogIndex:
     def __init__(self, reader: LogReader, *, busy_s: float = 10.0) -> None:
         self._reader = reader
         self._busy_s = busy_s
-        self._file = reader.path.with_name(f"{reader.path.name}.index.sqlite")
+        self._file = reader.files.index
         self._place = str(self._file)
         self._db: sqlite3.Connection | None = None
 
     def answer(self, query: Callable[[sqlite3.Connection], T], end: int | None) -> T:
-        """Return the result of `query`, after indexing the log up to offset `end`.
+        """Return the result of `query`, after indexing the log up to line `end`.
 
         Raises:
             StoreError: If the log cannot be read or is broken, or if SQLite refuses the query.
@@ -78,6 +80,16 @@ class LogIndex:
     def end(self) -> LogPosition:
         """Return the position after the last indexed line, as of the latest `answer`."""
         return START if self._db is None else _head(self._db)
+
+    def places(self, rows: Iterable[tuple[int, int, int]]) -> list[LinePlace]:
+        """Return the places of lines, from their numbers, offsets and lengths. Only within a query."""
+        if self._db is None:
+            return []
+        firsts = [first for (first,) in self._db.execute("SELECT first FROM segments ORDER BY first")]
+        return [
+            LinePlace(seq, firsts[bisect_right(firsts, seq) - 1], offset, length)
+            for seq, offset, length in rows
+        ]
 
     def close(self) -> None:
         """Close the file of the index. You may call it twice."""
@@ -101,6 +113,7 @@ class LogIndex:
         if not self._fits(self._db):
             with _transaction(self._db):
                 self._db.execute("DELETE FROM records")
+                self._db.execute("DELETE FROM segments")
                 _move_head(self._db, START)
         while self._index_next(self._db, end):
             pass
@@ -111,23 +124,25 @@ class LogIndex:
         head = _head(db)
         if head == START:
             return True
-        place = db.execute("SELECT offset, length FROM records WHERE seq = ?", (head.head.seq,)).fetchone()
-        line = self._reader.line_at(*place) if place else None
-        return line is not None and line.head == head.head
+        query = "SELECT seq, offset, length FROM records WHERE seq = ?"
+        places = self.places(db.execute(query, (head.head.seq,)))
+        return any(line is not None and line.head == head.head for line in self._reader.lines_at(places))
 
     def _index_next(self, db: sqlite3.Connection, end: int | None) -> bool:
         """Index the next lines of the log. Return False if there are none."""
         head = position = _head(db)
-        rows = []
+        rows, firsts = [], set[int]()
         for line, reached in islice(self._reader.walk(head, end), _LINES_AT_ONCE):
-            length = reached.offset - position.offset
-            rows.append((line.seq, position.offset, length, *astuple(self._reader.facts(line))))
+            length = len(line.line) + 1
+            rows.append((line.seq, reached.offset - length, length, *astuple(self._reader.facts(line))))
+            firsts.add(reached.first)
             position = reached
         if not rows:
             return False
         with _transaction(db):
             if _head(db) == head:  # otherwise another process has indexed these lines
                 db.executemany(_INSERT, rows)
+                db.executemany("INSERT OR IGNORE INTO segments VALUES (?)", [(first,) for first in firsts])
                 _move_head(db, position)
         return True
 
@@ -159,10 +174,10 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def _head(db: sqlite3.Connection) -> LogPosition:
-    offset, seq, digest = db.execute("SELECT offset, seq, hash FROM head").fetchone()
-    return LogPosition(offset, ChainHead(seq, digest)) if seq else START
+    seq, digest, first, offset = db.execute("SELECT seq, hash, first, offset FROM head").fetchone()
+    return LogPosition(ChainHead(seq, digest), first, offset) if seq else START
 
 
 def _move_head(db: sqlite3.Connection, position: LogPosition) -> None:
-    place = (position.offset, position.head.seq, position.head.hash)
-    db.execute("UPDATE head SET offset = ?, seq = ?, hash = ?", place)
+    place = (position.head.seq, position.head.hash, position.first, position.offset)
+    db.execute("UPDATE head SET seq = ?, hash = ?, first = ?, offset = ?", place)

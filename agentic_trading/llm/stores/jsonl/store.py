@@ -1,7 +1,7 @@
 """The store of a log file: records are written in order, and found by queries."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
@@ -16,8 +16,10 @@ from agentic_trading.llm.event import Event, RunEnded
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.log_line import DISPATCHED, IndexRow
 from agentic_trading.llm.stores import record_codec
-from agentic_trading.llm.stores.jsonl.file import START, Disk, LogPosition, LogReader
+from agentic_trading.llm.stores.jsonl.disk import Disk
 from agentic_trading.llm.stores.jsonl.index import LogIndex
+from agentic_trading.llm.stores.jsonl.reader import START, LinePlace, LogPosition, LogReader
+from agentic_trading.llm.stores.jsonl.segments import SEGMENT_BYTES
 from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, LogWriter
 
 T = TypeVar("T")
@@ -173,12 +175,12 @@ class JsonlRecords:
         It reads up to `LATEST_RUNS` starts and ends of runs. The index checks new lines when it reads them.
         Use `verify` to find a line that was changed later.
         """
-        nothing: list[tuple[int, int, int]] = []
-        found = await self._query(_run_places, nothing=nothing)
+        nothing: list[LinePlace] = []
+        found = await self._query(lambda db: self._index.places(db.execute(_RUN_PLACES)), nothing=nothing)
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._end_of, found)
 
-    def _end_of(self, places: Sequence[tuple[int, int, int]]) -> store_api.Verification:
-        runs = [run for place in places for run in record_codec.run_records(self._line(*place))]
+    def _end_of(self, places: Sequence[LinePlace]) -> store_api.Verification:
+        runs = [run for line in self._lines(places) for run in record_codec.run_records(line)]
         starts = {run.event.id for run in runs}
         # An end without its start is left out, because the start of the oldest end may be older than the
         # limit.
@@ -194,16 +196,18 @@ class JsonlRecords:
             await closing
 
     async def _end(self) -> int | None:
-        """Return the offset of the end once accepted records are written, None for the file's end."""
+        """Return the number of the last line once accepted records are written, None for the file's end."""
         if self._writer is None:
             return None
         await self._writer.settle()
-        return self._writer.written.offset if self._writer.written else None
+        return self._writer.written.head.seq if self._writer.written else None
 
     async def _records(self, query: str, **values: str | int | None) -> list[store_api.Record]:
-        return await self._query(
-            lambda db: [self._record(*place) for place in db.execute(query, values)], nothing=[]
-        )
+        def read(db: Connection) -> list[store_api.Record]:
+            places = self._index.places(db.execute(query, values))
+            return [self._reader.record(line) for line in self._lines(places)]
+
+        return await self._query(read, nothing=[])
 
     async def _query(self, query: Callable[[Connection], T], *, nothing: T) -> T:
         if self._is_closed:
@@ -221,25 +225,17 @@ class JsonlRecords:
             # encode it.
             return nothing
 
-    def _record(self, seq: int, offset: int, length: int) -> store_api.Record:
-        return self._reader.record(self._line(seq, offset, length))
-
-    def _line(self, seq: int, offset: int, length: int) -> store_api.ChainedRecord:
-        line = self._reader.line_at(offset, length)
-        if line is None or line.seq != seq:
-            raise StoreError(
-                self._reader.path, "it is not the line that was indexed. Verify the log", line=seq
-            )
-        return line
+    def _lines(self, places: Sequence[LinePlace]) -> Iterator[store_api.ChainedRecord]:
+        for place, line in zip(places, self._reader.lines_at(places), strict=True):
+            if line is None:
+                reason = "it is not the line that was indexed. Verify the log"
+                raise StoreError(self._reader.path, reason, line=place.seq)
+            yield line
 
 
 def _places(*conditions: str, order: str = "seq", tenant: str | None = None) -> str:
     """Return a query for the places of the records that meet all conditions."""
     return f"SELECT seq, offset, length FROM records WHERE {_all_of(*conditions, tenant=tenant)} ORDER BY {order}"  # noqa: S608 - conditions from this module
-
-
-def _run_places(db: Connection) -> list[tuple[int, int, int]]:
-    return [*db.execute(_RUN_PLACES)]
 
 
 def _all_of(*conditions: str, tenant: str | None) -> str:
@@ -314,6 +310,8 @@ class JsonFileInteractionStore:
         path: The file.
         durability: When `store` and `record` return: `GROUP` if the record is on disk, `RELAXED` if it is
             accepted.
+        segment_bytes: The size from which a segment is sealed, in bytes.
+        compress: Compress sealed segments with zstd.
         disk: How bytes are written, for tests.
 
     Raises:
@@ -327,10 +325,14 @@ class JsonFileInteractionStore:
         path: Path = DEFAULT_PATH,
         *,
         durability: Durability = Durability.GROUP,
+        segment_bytes: int = SEGMENT_BYTES,
+        compress: bool = False,
         disk: Disk | None = None,
     ) -> None:
         self.path = Path(path)
-        self._writer = LogWriter(self.path, durability, disk or Disk())
+        self._writer = LogWriter(
+            self.path, durability, disk or Disk(), segment_bytes=segment_bytes, compress=compress
+        )
         self._records = JsonlRecords(self.path, writer=self._writer)
         self._followers: set[asyncio.Event] = set()
         self._is_closed = False

@@ -1,16 +1,19 @@
 """Group commit: records that arrive while the disk is busy are written together."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.stores.jsonl.file import START, Appended, Disk, LogFile, LogPosition
+from agentic_trading.llm.stores.jsonl.disk import Disk
+from agentic_trading.llm.stores.jsonl.file import Appended, LogFile
+from agentic_trading.llm.stores.jsonl.reader import START, LogPosition
 from agentic_trading.llm.stores.record_codec import Identity, number_of
 from agentic_trading.logger import get_logger
 
@@ -67,7 +70,8 @@ class LogStatistics:
 class _Group:
     """Records that are written together.
 
-    `is_due`: a call waits for the write. `sync`: it also waits for the disk.
+    `is_due`: a call waits for the write. `sync`: it also waits for the disk. `sealed`: the entries of those that
+    are in sealed segments already.
     """
 
     records: list[tuple[Identity, bytes]] = field(default_factory=list)
@@ -75,6 +79,7 @@ class _Group:
     is_due: bool = False
     sync: bool = False
     failure: StoreError | None = None
+    sealed: Mapping[str, bytes] = field(default_factory=dict)
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -86,10 +91,12 @@ class LogWriter:
     `StoreError`. If the file cannot be opened, the next commit tries again.
     """
 
-    def __init__(self, path: Path, durability: Durability, disk: Disk) -> None:
+    def __init__(
+        self, path: Path, durability: Durability, disk: Disk, *, segment_bytes: int, compress: bool
+    ) -> None:
         self._path = path
         self._is_relaxed = durability is Durability.RELAXED
-        self._disk = disk
+        self._open_file = partial(LogFile, path, disk, segment_bytes=segment_bytes, compress=compress)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log")
         self._file: LogFile | None = None
         self._group = _Group()
@@ -132,21 +139,28 @@ class LogWriter:
             raise _again(self._failure)
         if self._is_closed:
             raise StoreError(self._path, "the store is closed. Create a new one to continue")
-        if self._check(identity) is None:
+        is_open = self.written is not None
+        may_wait = self._is_relaxed and is_open
+        known = self._entry_of(identity.key)
+        if known is None and may_wait and self._file is not None:
+            # Its number is returned before it is written. A record that waits is looked up with its commit.
+            known = self._file.find(identity.key)
+        if known is not None:
+            identity.check(known)
+        else:
             self._unwritten[identity.key] = identity.at(self._next)
             self._next += 1
         group = self._group
         group.records.append((identity, record))
         group.size += len(record)
-        is_open = self.written is not None
-        may_wait = self._is_relaxed and is_open
         if not may_wait or group.size >= _WRITE_AT_BYTES:
             self._make_due(group, sync=not self._is_relaxed)
         if not may_wait or group.size >= _WAIT_AT_BYTES:
             await self._commit_of(group)
-            if not is_open:  # what the file holds is known since then
-                self._check(identity)
-        return number_of(self._facts_of(identity.key) or b"")
+            known = group.sealed.get(identity.key)
+            if known is not None or not is_open:  # the content of the file is known since then
+                return identity.check(known or self._entry_of(identity.key) or b"")
+        return number_of(known or self._entry_of(identity.key) or b"")
 
     async def settle(self, *, sync: bool = False) -> None:
         """Return when all accepted records are in the file, and on disk with `sync`.
@@ -196,23 +210,26 @@ class LogWriter:
         return self._is_committing or bool(self._group.records)
 
     def knows(self, key: str) -> bool:
-        """Return whether a record with this key was accepted, by this writer or an earlier one."""
-        return self._facts_of(key) is not None
+        """Return whether a record with this key was accepted, by this writer or an earlier one.
 
-    def _check(self, identity: Identity) -> int | None:
-        known = self._facts_of(identity.key)
-        return None if known is None else identity.check(known)
+        Raises:
+            StoreError: If sealed segments cannot be read.
 
-    def _facts_of(self, key: str) -> bytes | None:
-        known = self._unwritten.get(key)
-        return known or (self._file.known.get(key) if self._file else None)
+        """
+        return self._entry_of(key) is not None or (
+            self._file is not None and self._file.find(key) is not None
+        )
+
+    def _entry_of(self, key: str) -> bytes | None:
+        """Return the entry of a record that is kept in memory."""
+        return self._unwritten.get(key) or (self._file.known(key) if self._file else None)
 
     def _number_waiting(self, after: int) -> None:
-        """Number the records that arrived before the file was open."""
+        """Number the records that wait for the next commit, after it is known where it begins."""
         self._next = after + 1
         self._unwritten.clear()
         for identity, _ in self._group.records:
-            if self._facts_of(identity.key) is None:
+            if self._entry_of(identity.key) is None:
                 self._unwritten[identity.key] = identity.at(self._next)
                 self._next += 1
 
@@ -259,7 +276,7 @@ class LogWriter:
 
     def _commit(self, group: _Group) -> Appended:
         if self._file is None:
-            self._file = LogFile(self._path, self._disk)
+            self._file = self._open_file()
         return self._file.append(group.records, sync=group.sync)
 
     def _commit_and_close(self, group: _Group) -> Appended | None:
@@ -276,6 +293,7 @@ class LogWriter:
         if error is not None:
             self._fail(group, error)
         elif done is not None:
+            group.sealed = done.sealed
             self._report(done)
         group.done.set()
         if self._group.is_due:
@@ -294,7 +312,7 @@ class LogWriter:
         if self.written is None and self._file is not None and self._file.set_aside is not None:
             self.set_aside = self._file.set_aside
             log.warning("log_tail_set_aside", path=str(self._path), kept_as=str(self.set_aside))
-        if self.written is None:
+        if self.written is None or done.sealed:
             self._number_waiting(done.position.head.seq)
         self.written = done.position
         self.statistics = self.statistics.and_then(done)
