@@ -43,7 +43,9 @@ def at(request: pytest.FixtureRequest, text: str, needs: str) -> str:
         text = text.replace(f"{REDIS}/0", url).replace(REDIS, url.removesuffix("/0"))
     if "kafka" in needs:
         # A server of the page's own, because other tests create the same topics with other settings.
-        text = text.replace(KAFKA.removeprefix("kafka://"), request.getfixturevalue("own_kafka").bootstrap_servers)
+        text = text.replace(
+            KAFKA.removeprefix("kafka://"), request.getfixturevalue("own_kafka").bootstrap_servers
+        )
     return text
 
 

@@ -50,4 +50,14 @@ async def reader(records: Sequence[Record], folder: Path) -> AsyncGenerator[Reco
         yield found
 
 
-OPENINGS: tuple[Opens, ...] = (memory, live, live_relaxed, reader)
+@asynccontextmanager
+async def segments(records: Sequence[Record], folder: Path) -> AsyncGenerator[Records]:
+    """Ask, as another process does, a log with a segment for each record."""
+    path = folder / "log.jsonl"
+    async with aclosing(JsonFileInteractionStore(path, segment_bytes=1)) as store:
+        await put(store, records)
+    async with aclosing(JsonlRecords(path)) as found:
+        yield found
+
+
+OPENINGS: tuple[Opens, ...] = (memory, live, live_relaxed, reader, segments)

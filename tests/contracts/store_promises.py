@@ -264,7 +264,7 @@ async def names_the_first_broken_line(subject: Subject) -> None:
     await subject.acknowledged()
     intact = await all_of(subject.store.scan())
 
-    subject.damage(3)
+    await asyncio.to_thread(subject.damage, 3)
     verified = await subject.store.verify()
 
     assert not verified.is_intact

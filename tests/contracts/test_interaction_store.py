@@ -25,6 +25,7 @@ from tests.build import event
 from tests.contracts import store_promises as promises
 from tests.contracts.store_promises import PROMISES
 from tests.contracts.store_subject import Promise, Subject
+from tests.llm.stores.jsonl_logs import change_line
 
 
 def flipped(line: bytes) -> bytes:
@@ -47,9 +48,7 @@ def in_a_file(store: JsonFileInteractionStore, path: Path) -> Subject:
         return [reader.record(line) for line, _ in reader.walk()]
 
     def damage(number: int) -> None:
-        lines = path.read_bytes().split(b"\n")
-        lines[number - 1] = flipped(lines[number - 1])
-        path.write_bytes(b"\n".join(lines))
+        change_line(path, number, flipped)
 
     return Subject(store, lambda: asyncio.to_thread(read), damage)
 
@@ -71,10 +70,29 @@ def jsonl_relaxed(folder: Path) -> Subject:
     return subject
 
 
+def jsonl_segments(folder: Path) -> Subject:
+    path = folder / "log.jsonl"
+    return in_a_file(JsonFileInteractionStore(path, segment_bytes=1), path)  # each line in its own segment
+
+
+def jsonl_segments_relaxed(folder: Path) -> Subject:
+    path = folder / "log.jsonl"
+    store = JsonFileInteractionStore(path, segment_bytes=1, durability=Durability.RELAXED)
+    subject = in_a_file(store, path)
+    subject.acknowledged = store.flush
+    return subject
+
+
+def jsonl_compressed(folder: Path) -> Subject:
+    path = folder / "log.jsonl"
+    return in_a_file(JsonFileInteractionStore(path, segment_bytes=9_000, compress=True), path)
+
+
+ADAPTERS = [memory, jsonl_group, jsonl_relaxed, jsonl_segments, jsonl_segments_relaxed, jsonl_compressed]
+
+
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-@pytest.mark.parametrize(
-    "adapter", [memory, jsonl_group, jsonl_relaxed], ids=lambda adapter: adapter.__name__
-)
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.__name__)
 async def test_interaction_store_keeps_promise(
     adapter: Callable[[Path], Subject], promise: Promise, tmp_path: Path
 ) -> None:

@@ -1,12 +1,16 @@
 """Logs for the tests of the file: written in one go, opened again, cut and changed as bytes. All of it blocks."""
 
+from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 from agentic_trading.llm import Event, JsonFileInteractionStore
 from agentic_trading.llm.store import Record, Verification
 from agentic_trading.llm.stores.jsonl.disk import Disk
 from agentic_trading.llm.stores.jsonl.file import LogFile
+from agentic_trading.llm.stores.jsonl.frames import compressed_frames, open_compressed
 from agentic_trading.llm.stores.jsonl.reader import LogReader
+from agentic_trading.llm.stores.jsonl.segments import LogFiles
 from agentic_trading.llm.stores.record_codec import identity_of
 from tests.build import event
 
@@ -54,3 +58,27 @@ def verified(path: Path) -> Verification:
 async def kept(store: JsonFileInteractionStore) -> list[Record]:
     """Return every record of the store."""
     return [entry.record async for entry in store.scan()]
+
+
+def change_line(path: Path, number: int, change: Callable[[bytes], bytes]) -> Path:
+    """Change a line of a log in its segment, plain or compressed, and return the file."""
+    first = next(place.first for line, place in LogReader(path).walk() if line.seq == number)
+    file = LogFiles(path).find_sealed(first) or path
+    lines = plain_bytes(file).splitlines(keepends=True)
+    lines[number - first] = change(lines[number - first])
+    write_plain(file, b"".join(lines))
+    return file
+
+
+def plain_bytes(file: Path) -> bytes:
+    """Return the uncompressed bytes of a segment."""
+    if file.suffix != ".zst":
+        return file.read_bytes()
+    with open_compressed(file) as opened:
+        return opened.read()
+
+
+def write_plain(file: Path, plain: bytes) -> None:
+    """Write a segment, compressed if its name says so."""
+    packed = b"".join(compressed_frames(BytesIO(plain))) if file.suffix == ".zst" else plain
+    file.write_bytes(packed)

@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import chain, count
@@ -40,7 +40,7 @@ _system_clock = SystemClock()
 class Appended:
     """The result of one `append`: the new end of the log, and counts.
 
-    `sealed` has the entries of records that are in sealed segments already, by key.
+    `entries` has the entry of every record, by key. `found_sealed`: some are in sealed segments.
     """
 
     position: LogPosition
@@ -48,7 +48,8 @@ class Appended:
     duplicates: int
     bytes_written: int
     synced: bool
-    sealed: Mapping[str, bytes] = field(default_factory=dict)
+    entries: Mapping[str, bytes]
+    found_sealed: bool
 
 
 class LogFile:
@@ -113,16 +114,23 @@ class LogFile:
         """
         if self._failure is not None:
             raise self._failure
-        new = {key: each for each in records if self.known(key := each[0].key) is None}
+        entries: dict[str, bytes] = {}
+        new: dict[str, tuple[record_codec.Identity, bytes]] = {}
+        for each in records:
+            if entry := self.known(key := each[0].key):
+                entries[key] = entry
+            else:
+                new.setdefault(key, each)
         sealed = self._sealed.find(new, self._opened_at)
         for key in sealed:
             del new[key]
+        entries.update(sealed)
         # Set before the write and cleared after it, so that any exception during the write is final too.
         self._failure = StoreError(
             self._path, "cannot be written after a write that did not end. Restart the program"
         )
         try:
-            size = self._write([*new.values()])
+            size = self._write([*new.values()], entries)
             synced = sync and self._is_unsynced
             if synced:
                 self._sync()
@@ -132,11 +140,17 @@ class LogFile:
             self._failure = StoreError(self._path, reason)
             raise self._failure from e
         self._failure = None
-        return Appended(self.position, len(new), len(records) - len(new), size, synced, sealed)
+        return Appended(
+            self.position, len(new), len(records) - len(new), size, synced, entries, found_sealed=bool(sealed)
+        )
 
     def known(self, key: str) -> bytes | None:
         """Return the entry of a record that is kept in memory: one of the newest. May run in another thread."""
         return self._segment.known.get(key) or self._sealed.known(key)
+
+    def may_be_sealed(self, key: str) -> bool:
+        """Return whether a record may be in a sealed segment. May run in another thread, and takes microseconds."""
+        return self._sealed.may_have(key)
 
     def find(self, key: str) -> bytes | None:
         """Return the entry of a record, or None. May run in another thread. Raises `StoreError`."""
@@ -147,8 +161,10 @@ class LogFile:
         self._sealed.close()
         os.close(self._fd)
 
-    def _write(self, records: Sequence[tuple[record_codec.Identity, bytes]]) -> int:
-        """Write the lines of records to the file, and seal segments on the way. Return the number of bytes."""
+    def _write(
+        self, records: Sequence[tuple[record_codec.Identity, bytes]], entries: dict[str, bytes]
+    ) -> int:
+        """Write the lines of new records, and seal segments on the way. Return the number of bytes."""
         lines: list[bytes] = []
         size = 0
         for identity, record in records:
@@ -158,6 +174,7 @@ class LogFile:
                 lines = []
             line, head = record_codec.write_line(record, self._segment.content.head)
             self._segment.add(line, head, identity)
+            entries[identity.key] = identity.at(head.seq)
             lines.append(line)
             size += len(line)
         self._put(lines)

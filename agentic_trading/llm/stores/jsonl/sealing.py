@@ -142,6 +142,10 @@ class SealedSegments:
         """Return the entry of a record whose key is not stored yet, or None."""
         return next((found for each in list(self._waiting.values()) if (found := each.known.get(key))), None)
 
+    def may_have(self, key: str) -> bool:
+        """Return whether a record with this key may be there. Raises `StoreError`."""
+        return self.known(key) is not None or (self._ids.is_open and bool(self._ids.find([key])))
+
     def find(self, keys: Collection[str], opened_at: int) -> dict[str, bytes]:
         """Return the entries of the records in sealed segments that have one of the keys.
 

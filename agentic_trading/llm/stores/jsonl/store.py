@@ -397,7 +397,7 @@ class JsonFileInteractionStore:
     async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
         """Return whether an attempt is on record. Opens the file if needed."""
         await self._writer.open()
-        return self._writer.knows(record_codec.attempt_key(envelope, attempt))
+        return await self._writer.knows(record_codec.attempt_key(envelope, attempt))
 
     async def get_by_envelope_id(
         self, envelope_id: str, *, tenant: str | None = None

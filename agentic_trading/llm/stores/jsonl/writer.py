@@ -70,8 +70,8 @@ class LogStatistics:
 class _Group:
     """Records that are written together.
 
-    `is_due`: a call waits for the write. `sync`: it also waits for the disk. `sealed`: the entries of those that
-    are in sealed segments already.
+    `is_due`: a call waits for the write. `sync`: it also waits for the disk. `entries`: their entries in the log,
+    after the write.
     """
 
     records: list[tuple[Identity, bytes]] = field(default_factory=list)
@@ -79,7 +79,7 @@ class _Group:
     is_due: bool = False
     sync: bool = False
     failure: StoreError | None = None
-    sealed: Mapping[str, bytes] = field(default_factory=dict)
+    entries: Mapping[str, bytes] = field(default_factory=dict)
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -142,9 +142,9 @@ class LogWriter:
         is_open = self.written is not None
         may_wait = self._is_relaxed and is_open
         known = self._entry_of(identity.key)
-        if known is None and may_wait and self._file is not None:
-            # Its number is returned before it is written. A record that waits is looked up with its commit.
-            known = self._file.find(identity.key)
+        if known is None and may_wait:
+            # Its number is returned before it is written. Otherwise it is looked up with its commit.
+            known = await self._sealed_entry(identity.key) or self._entry_of(identity.key)
         if known is not None:
             identity.check(known)
         else:
@@ -157,9 +157,8 @@ class LogWriter:
             self._make_due(group, sync=not self._is_relaxed)
         if not may_wait or group.size >= _WAIT_AT_BYTES:
             await self._commit_of(group)
-            known = group.sealed.get(identity.key)
-            if known is not None or not is_open:  # the content of the file is known since then
-                return identity.check(known or self._entry_of(identity.key) or b"")
+            # Again, because the content of the file, and of sealed segments, is known since then.
+            return identity.check(group.entries[identity.key])
         return number_of(known or self._entry_of(identity.key) or b"")
 
     async def settle(self, *, sync: bool = False) -> None:
@@ -209,16 +208,21 @@ class LogWriter:
     def _has_work(self) -> bool:
         return self._is_committing or bool(self._group.records)
 
-    def knows(self, key: str) -> bool:
+    async def knows(self, key: str) -> bool:
         """Return whether a record with this key was accepted, by this writer or an earlier one.
 
         Raises:
             StoreError: If sealed segments cannot be read.
 
         """
-        return self._entry_of(key) is not None or (
-            self._file is not None and self._file.find(key) is not None
-        )
+        return self._entry_of(key) is not None or await self._sealed_entry(key) is not None
+
+    async def _sealed_entry(self, key: str) -> bytes | None:
+        """Return the entry of a record in a sealed segment. It waits only if there may be one."""
+        file = self._file
+        if file is None or not file.may_be_sealed(key):
+            return None
+        return await asyncio.to_thread(file.find, key)
 
     def _entry_of(self, key: str) -> bytes | None:
         """Return the entry of a record that is kept in memory."""
@@ -293,7 +297,7 @@ class LogWriter:
         if error is not None:
             self._fail(group, error)
         elif done is not None:
-            group.sealed = done.sealed
+            group.entries = done.entries
             self._report(done)
         group.done.set()
         if self._group.is_due:
@@ -312,7 +316,7 @@ class LogWriter:
         if self.written is None and self._file is not None and self._file.set_aside is not None:
             self.set_aside = self._file.set_aside
             log.warning("log_tail_set_aside", path=str(self._path), kept_as=str(self.set_aside))
-        if self.written is None or done.sealed:
+        if self.written is None or done.found_sealed:
             self._number_waiting(done.position.head.seq)
         self.written = done.position
         self.statistics = self.statistics.and_then(done)
