@@ -325,14 +325,17 @@ def _keep(path: Path, log: Path, offset: int, disk: Disk) -> tuple[Path, TailSet
     names = chain([path], (path.with_name(f"{path.name}~{number}") for number in count(2)))
     free = next(name for name in names if not name.exists())
     digest, size = sha256(), 0
-    with log.open("rb") as source, free.open("xb") as file:
-        source.seek(offset)
-        while part := source.read(_COPIED_AT_ONCE):
-            file.write(part)
-            digest.update(part)
-            size += len(part)
-        file.flush()
-        disk.sync(file.fileno())
+    fd = disk.open(free, must_be_new=True)
+    try:
+        with log.open("rb") as source:
+            source.seek(offset)
+            while part := source.read(_COPIED_AT_ONCE):
+                disk.append(fd, part)
+                digest.update(part)
+                size += len(part)
+        disk.sync(fd)
+    finally:
+        os.close(fd)
     disk.sync_folder(path.absolute().parent)
     return free, TailSetAside(bytes=size, kept_as=free.name, sha256=digest.hexdigest())
 

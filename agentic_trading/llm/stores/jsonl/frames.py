@@ -27,6 +27,13 @@ _FOOTER: Final = Struct("<IBI")
 _FOOTER_MAGIC: Final = 0x8F92EAB1
 
 
+class DamagedSegmentError(OSError):
+    """A compressed segment was changed or cut."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(0, f"{path.name} is damaged: {reason}")
+
+
 def compressed_frames(file: BinaryIO) -> Iterator[bytes]:
     """Yield the compressed frames of a plain segment, then the seek table."""
     sizes = bytearray()
@@ -44,11 +51,13 @@ class FramedFile(io.RawIOBase):
     """Read a compressed segment as if it were plain.
 
     Raises:
-        OSError: If the file cannot be opened or read, or is not a whole compressed segment.
+        DamagedSegmentError: If the file was changed or cut.
+        OSError: If it cannot be opened or read.
 
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = path.open("rb")
         try:
             self._starts, self._ends = self._table()
@@ -105,13 +114,13 @@ class FramedFile(io.RawIOBase):
         count, _, magic = _FOOTER.unpack(footer) if len(footer) == _FOOTER.size else (0, 0, 0)
         table_at = footer_at - count * _ENTRY.size
         if magic != _FOOTER_MAGIC or table_at < _TABLE_HEAD.size:
-            raise OSError(0, "not a whole compressed segment: its seek table is missing")
+            raise DamagedSegmentError(self._path, "its seek table is missing")
         self._file.seek(table_at)
         entries = [*iter_unpack(_ENTRY.format, self._file.read(count * _ENTRY.size))]
         starts = array("Q", accumulate((packed for packed, _ in entries), initial=0))
         ends = array("Q", accumulate((plain for _, plain in entries), initial=0))
         if starts[-1] + _TABLE_HEAD.size != table_at:
-            raise OSError(0, "not a whole compressed segment: its seek table does not fit its size")
+            raise DamagedSegmentError(self._path, "its seek table does not fit its size")
         return starts, ends
 
     def _read_frame(self, number: int) -> memoryview:
@@ -122,9 +131,9 @@ class FramedFile(io.RawIOBase):
         try:
             plain = bytes(cramjam.zstd.decompress(packed, output_len=size))
         except Exception as e:  # cramjam's own error, which is no OSError
-            raise OSError(0, f"a frame of it cannot be decompressed ({e})") from e
+            raise DamagedSegmentError(self._path, f"a frame cannot be decompressed ({e})") from e
         if len(plain) != size:
-            raise OSError(0, f"a frame of it has {len(plain)} bytes instead of {size}")
+            raise DamagedSegmentError(self._path, f"a frame has {len(plain)} bytes instead of {size}")
         return memoryview(plain)
 
 

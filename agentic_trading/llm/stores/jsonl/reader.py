@@ -4,7 +4,7 @@ All of this blocks. Run it in a thread.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BufferedReader
 from itertools import groupby
@@ -15,7 +15,7 @@ from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.log_line import BrokenRecordError, IndexRow, check_link, index_row_of, read_line
 from agentic_trading.llm.store import ChainedRecord, ChainHead, Record, RunRecord, Verification
 from agentic_trading.llm.stores import record_codec
-from agentic_trading.llm.stores.jsonl.frames import open_compressed
+from agentic_trading.llm.stores.jsonl.frames import DamagedSegmentError, open_compressed
 from agentic_trading.llm.stores.jsonl.segments import LogFiles, Seal, SegmentContent, read_seals
 
 T = TypeVar("T")
@@ -137,15 +137,18 @@ class LogReader:
         self, segment: _OpenSegment, position: LogPosition, last: int | None
     ) -> Generator[tuple[ChainedRecord, LogPosition], None, tuple[LogPosition, bytes]]:
         """Yield the lines of a segment. Return the position after them, and an unfinished line there."""
-        segment.file.seek(position.offset)
-        for raw in segment.file:
-            if not raw.endswith(b"\n"):
-                return position, raw
-            line = self._check(raw, position.head, segment)
-            position = LogPosition(line.head, position.first, position.offset + len(raw))
-            yield line, position
-            if line.seq == last:
-                break
+        try:
+            segment.file.seek(position.offset)
+            for raw in segment.file:
+                if not raw.endswith(b"\n"):
+                    return position, raw
+                line = self._check(raw, position.head, segment)
+                position = LogPosition(line.head, position.first, position.offset + len(raw))
+                yield line, position
+                if line.seq == last:
+                    break
+        except DamagedSegmentError as e:
+            raise self._broken(f"{e.strerror}. Restore the file", position.head) from e
         return position, b""
 
     def lines(
@@ -248,9 +251,10 @@ class LogReader:
     ) -> Verification:
         if not reason:
             return Verification(position.head.seq, position.head.hash, runs=tuple(runs))
-        return record_codec.broken_at(
-            position.head, reason, self._rest_at(position), runs, is_unfinished=is_unfinished
-        )
+        raw = b""
+        with suppress(StoreError):  # it is only needed for the id of the record
+            raw = self._rest_at(position)
+        return record_codec.broken_at(position.head, reason, raw, runs, is_unfinished=is_unfinished)
 
     def _rest_at(self, position: LogPosition) -> bytes:
         """Return the begin of the line after a position, finished or not. Empty at the end of the log."""
@@ -301,6 +305,8 @@ class LogReader:
             finally:
                 if segment is not None:
                     segment.file.close()
+        except DamagedSegmentError as e:
+            raise StoreError(self.path, f"{e.strerror}. Restore the file", line=first) from e
         except OSError as e:
             reason = f"cannot be read ({e.strerror}). Allow reading it, or repair the disk"
             raise StoreError(self.path, reason) from e

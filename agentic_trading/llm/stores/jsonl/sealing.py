@@ -6,6 +6,7 @@ All of this blocks.
 import os
 from array import array
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -77,6 +78,8 @@ class SealedSegments:
         self._reader = LogReader(files.active)
         self._ids = SealedIds(files.ids)
         self._waiting: dict[int, WrittenSegment] = {}
+        self._plain = deque[Seal]()
+        self._is_closing = False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-sealed")
         found = read_seals(files.seals)
         if found.problem and not found.is_torn:
@@ -111,8 +114,8 @@ class SealedSegments:
         if self._seals:
             self._read_missing_keys()
         if self._compress:
-            for seal in self._seals:
-                self._worker.submit(self._compressed, seal)
+            self._plain.extend(seal for seal in self._seals if self._files.sealed(seal.first).is_file())
+            self._worker.submit(self._compress_next)
 
     def name_active(self) -> None:
         """Give the active segment the name of its seal. Raises `OSError`."""
@@ -136,7 +139,8 @@ class SealedSegments:
         self._waiting[seal.first] = segment  # its keys are found here until they are stored
         self._worker.submit(self._store_keys)
         if self._compress:
-            self._worker.submit(self._compressed, seal)
+            self._plain.append(seal)
+            self._worker.submit(self._compress_next)
 
     def known(self, key: str) -> bytes | None:
         """Return the entry of a record whose key is not stored yet, or None."""
@@ -169,8 +173,9 @@ class SealedSegments:
         return found
 
     def close(self) -> None:
-        """Wait for the other thread, and close the file of ids."""
-        self._worker.shutdown(cancel_futures=True)
+        """Wait until new segments have been compressed and their keys stored, and close the file of ids."""
+        self._is_closing = True
+        self._worker.shutdown()
         self._ids.close()
 
     def _check_files(self) -> None:
@@ -233,22 +238,15 @@ class SealedSegments:
             raise StoreError(self._files.active, reason, line=place.seq) from e
         return identity or record_codec.Identity("", b"")
 
-    def _compressed(self, seal: Seal) -> None:
-        """Replace a plain segment by a compressed one, after its content was compared."""
+    def _compress_next(self) -> None:
+        """Compress the oldest plain segment, then the next one."""
+        if not self._plain:
+            return
+        seal = self._plain.popleft()
         plain, packed = self._files.sealed(seal.first), self._files.compressed(seal.first)
         unfinished = packed.with_name(f"{packed.name}.tmp")
         try:
-            if not plain.is_file():
-                return
-            self._disk.unlink(unfinished)
-            fd = self._disk.open(unfinished, must_be_new=True)
-            try:
-                with plain.open("rb") as file:
-                    for frame in compressed_frames(file):
-                        self._disk.append(fd, frame)
-                self._disk.sync(fd)
-            finally:
-                os.close(fd)
+            self._write_compressed(plain, unfinished)
             _check_content(unfinished, seal)
             self._disk.rename(unfinished, packed)
             self._disk.sync_folder(packed.absolute().parent)
@@ -256,6 +254,20 @@ class SealedSegments:
         except OSError as e:
             self._disk.unlink(unfinished)
             log.warning("log_segment_not_compressed", path=str(plain), error=str(e))
+        if not self._is_closing:  # segments of earlier processes can wait for the next one
+            self._worker.submit(self._compress_next)
+
+    def _write_compressed(self, plain: Path, packed: Path) -> None:
+        """Write the compressed content of a segment to disk."""
+        self._disk.unlink(packed)
+        fd = self._disk.open(packed, must_be_new=True)
+        try:
+            with plain.open("rb") as file:
+                for frame in compressed_frames(file):
+                    self._disk.append(fd, frame)
+            self._disk.sync(fd)
+        finally:
+            os.close(fd)
 
     @contextmanager
     def _opened_seals(self) -> Iterator[int]:
