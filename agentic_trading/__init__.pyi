@@ -130,6 +130,9 @@ from agentic_trading.platform.config import (
     LedgerConfig as LedgerConfig,
 )
 from agentic_trading.platform.config import (
+    LogConfig as LogConfig,
+)
+from agentic_trading.platform.config import (
     ModelConfig as ModelConfig,
 )
 from agentic_trading.platform.config import (
@@ -186,6 +189,7 @@ __all__ = [
     "LLMResult",
     "LedgerConfig",
     "LedgerError",
+    "LogConfig",
     "LookAheadError",
     "MemoryInteractionStore",
     "ModelConfig",

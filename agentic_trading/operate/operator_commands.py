@@ -97,18 +97,27 @@ def _reports_running(folder: Path) -> bool:
 
 def is_locked(folder: Path) -> bool:
     """Whether a process has locked the log in a folder."""
-    try:
-        handle = os.open(folder / LOG_NAME, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
+    log = folder / LOG_NAME
+    for _ in range(_LOOKS):
+        try:
+            handle = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if os.path.samestat(log.stat(), os.fstat(handle)):
+                return False
+        except BlockingIOError:
+            return True
+        except FileNotFoundError:
+            continue
+        finally:
+            os.close(handle)
     return False
 
+
+_LOOKS = 100
+"""While a segment is sealed, its name changes: the log is looked for again."""
 
 _NEAREST = 5
 _WILD = frozenset("*?[")

@@ -40,7 +40,7 @@ from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, Jso
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import DiscardingInteractionStore, MemoryInteractionStore
 from agentic_trading.logger import get_logger
-from agentic_trading.platform.config import PlatformConfig, RunMode
+from agentic_trading.platform.config import LogConfig, PlatformConfig, RunMode
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.claims.memory import MemoryClaimStore
@@ -361,7 +361,7 @@ async def opened_log(folder: Path, config: PlatformConfig) -> JsonFileInteractio
     # On a shared bus, a reply promises that the records are on disk, which `relaxed` would break.
     is_repeatable = config.mode == "backtest" and config.bus.url is None
     durability = config.durability or ("relaxed" if is_repeatable else "group")
-    store = JsonFileInteractionStore(folder / LOG_NAME, durability=Durability(durability))
+    store = _log_at(folder / LOG_NAME, Durability(durability), config.log)
     try:
         await store.open()
     except BaseException:
@@ -412,13 +412,22 @@ def unread_log() -> DiscardingInteractionStore:
     return DiscardingInteractionStore()
 
 
-def log_for(mode: RunMode, path: Path, *, can_be_repeated: bool = True, durability: str | None = None) -> Log:
+def log_for(
+    mode: RunMode, path: Path, *, can_be_repeated: bool = True, config: PlatformConfig | None = None
+) -> Log:
     """Return the log of a session.
 
-    Without `durability`, a backtest that can be repeated is `relaxed`, and any other session is `group`.
+    Without a configured durability, a backtest that can be repeated is `relaxed`, and any other session is
+    `group`.
     """
+    config = config or PlatformConfig()
     default = Durability.RELAXED if mode == "backtest" and can_be_repeated else Durability.GROUP
-    return Log(path, durability=default if durability is None else Durability(durability))
+    durability = default if config.durability is None else Durability(config.durability)
+    return _log_at(path, durability, config.log)
+
+
+def _log_at(path: Path, durability: Durability, config: LogConfig) -> Log:
+    return Log(path, durability=durability, segment_bytes=config.segment_bytes, compress=config.compress)
 
 
 def records_of(path: Path) -> JsonlRecords:

@@ -421,9 +421,8 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
     feeds = await session_feeds.open_feeds(named, options.timeframe, trading.wall_clock(options.mode))
     folder = SessionFolder(options.out)
     await asyncio.to_thread(_refuse_unknown_principal, options)
-    durability = options.config.durability
     store = port_adapters.log_for(
-        options.mode, folder.log, can_be_repeated=options.is_repeatable, durability=durability
+        options.mode, folder.log, can_be_repeated=options.is_repeatable, config=options.config
     )
     async with aclosing(store):
         await refuse_unusable_server(options)

@@ -281,7 +281,7 @@ def test_acknowledged_records_survive_power_cut(seeds: range, tmp_path: Path) ->
     assert tried > 60 * len(seeds)
 
 
-@pytest.mark.parametrize("without", ["log.jsonl#", "log.seals.jsonl", "folder", ".zst.tmp"])
+@pytest.mark.parametrize("without", ["log.jsonl", "log.seals.jsonl", "folder", ".zst.tmp"])
 def test_power_loss_model_detects_missing_sync(tmp_path: Path, without: str) -> None:
     _, wrong = lives(tmp_path, range(6), without=without)
 

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.llm import Event, JsonFileInteractionStore, LLMResult, RecordConflictError, StoreError
+from agentic_trading.llm.errors import StoreLockedError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import GENESIS
 from agentic_trading.llm.stores.jsonl import segments as segments_module
@@ -514,17 +515,22 @@ def test_missing_active_segment_is_created(tmp_path: Path) -> None:
     assert records_in(path) == [*events[:9], new]
 
 
-def test_leftovers_of_compression_are_removed(tmp_path: Path) -> None:
+def test_leftovers_of_crash_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     events = log_in_segments(path)
-    for name in ("log-00000000000000000001.jsonl.zst", "log-00000000000000000004.jsonl.zst.tmp"):
+    leftovers = (
+        "log-00000000000000000001.jsonl.zst",
+        "log-00000000000000000004.jsonl.zst.tmp",
+        "log.jsonl.next",
+    )
+    for name in leftovers:
         (tmp_path / name).write_bytes(b"half of it")
     other = tmp_path / "log-b.jsonl"
     other.write_bytes(b"of another log")
 
     opened(path).close()
 
-    assert [*tmp_path.glob("*.zst*")] == []
+    assert [name for name in leftovers if (tmp_path / name).exists()] == []
     assert other.is_file()
     assert records_in(path) == events
 
@@ -540,25 +546,31 @@ def test_second_writer_is_refused_after_rotation(tmp_path: Path) -> None:
     file.close()
 
 
-def test_next_segment_of_another_program_fails_write(tmp_path: Path) -> None:
+def test_writer_that_opens_during_rotation_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
+    refused: list[str] = []
 
     class SomeoneElse(HastyDisk):
-        """Create the next active segment in the moment after the old one was renamed."""
+        """Let another process open the log before and after each of the two renames."""
 
         def rename(self, path: Path, name: Path) -> None:
+            self.open_log()
             super().rename(path, name)
-            path.touch()
+            self.open_log()
+
+        def open_log(self) -> None:
+            with pytest.raises(StoreLockedError) as e:
+                opened(path)
+            refused.append(str(e.value))
 
     file = LogFile(path, SomeoneElse(), segment_bytes=1)
-    first, second = event(), event()
-    file.append([(identity_of(first), first.wire)], sync=True)
-
-    with pytest.raises(StoreError, match="another program has created the next segment"):
-        file.append([(identity_of(second), second.wire)], sync=True)
-
+    events = [event() for _ in range(3)]
+    for one in events:
+        file.append([(identity_of(one), one.wire)], sync=True)
     file.close()
-    assert records_in(path) == [first]
+
+    assert len(refused) == 8
+    assert records_in(path) == events
 
 
 def test_lines_are_on_disk_before_their_seal(tmp_path: Path) -> None:
@@ -585,7 +597,7 @@ def test_lines_are_on_disk_before_their_seal(tmp_path: Path) -> None:
     file.append([(identity_of(two), two.wire)], sync=True)
     file.close()
 
-    sealed = ["sync log.jsonl", "sync log.seals.jsonl", "sync folder", "rename", "sync folder"]
+    sealed = ["sync log.jsonl", "sync log.seals.jsonl", "sync folder", "rename", "rename", "sync folder"]
     assert steps == [*sealed, "sync log.jsonl"]
 
 

@@ -7,7 +7,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -74,6 +74,7 @@ class LogFile:
         self._path = path
         self._disk = disk
         self._segment_bytes = segment_bytes
+        self._files = LogFiles(path)
         self._reader = LogReader(path)
         self.set_aside: Path | None = None
         self._is_unsynced = False
@@ -85,7 +86,7 @@ class LogFile:
             undo.callback(lambda: os.close(self._fd))
             for folder in {path.absolute().parent, *(folder.parent for folder in made)}:
                 disk.sync_folder(folder)
-            self._sealed = SealedSegments(LogFiles(path), disk, compress=compress)
+            self._sealed = SealedSegments(self._files, disk, compress=compress)
             undo.callback(self._sealed.close)
             if self._sealed.has_interrupted_rotation:
                 self._name_sealed()
@@ -200,16 +201,17 @@ class LogFile:
         self.position = self.position.in_next_segment
 
     def _name_sealed(self) -> None:
-        """Rename the sealed segment, and create and lock the next active one."""
+        """Give the sealed segment its name, and the next active one that of the log."""
+        # It is locked before it has the name, so that no other process can write to it. A process that creates a
+        # log in between finds it locked.
+        self._disk.unlink(self._files.next)
+        fd = self._disk.open(self._files.next, must_be_new=True)
+        _lock(fd, self._path)
         self._sealed.name_active()
-        before = self._fd
-        try:
-            self._fd = self._disk.open(self._path, must_be_new=True)
-        except FileExistsError:
-            raise OSError(0, f"another program has created the next segment: {_KEEP_AWAY}") from None
-        os.close(before)
-        _lock(self._fd, self._path)
-        self._opened = os.fstat(self._fd)
+        self._disk.rename(self._files.next, self._path)
+        os.close(self._fd)
+        self._fd = fd
+        self._opened = os.fstat(fd)
         self._disk.sync_folder(self._path.absolute().parent)
 
     def _lock_active(self) -> int:
@@ -218,12 +220,22 @@ class LogFile:
             fd = self._disk.open(self._path)
             try:
                 _lock(fd, self._path)
+                self._check_no_rotation()
                 if os.path.samestat(self._path.stat(), os.fstat(fd)):
                     return fd
             except BaseException:
                 os.close(fd)
                 raise
             os.close(fd)  # its writer has just sealed it, and has released the lock
+
+    def _check_no_rotation(self) -> None:
+        """Raise `StoreLockedError` if another process has just renamed the active segment."""
+        with suppress(FileNotFoundError):
+            fd = os.open(self._files.next, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                _lock(fd, self._path)
+            finally:
+                os.close(fd)
 
     def _put(self, lines: Sequence[bytes]) -> None:
         if lines:

@@ -46,6 +46,11 @@ class LogFiles:
         return self._beside(f"-{first:020}{_SUFFIX}.zst")
 
     @property
+    def next(self) -> Path:
+        """The next active segment, before the active one has the name of a sealed one."""
+        return self.active.with_name(f"{self.active.name}.next")
+
+    @property
     def seals(self) -> Path:
         """The file of seals."""
         return self._beside(f".seals{_SUFFIX}")
@@ -82,7 +87,7 @@ class LogFiles:
             for first, is_compressed in self._sealed_files()
             if is_compressed and first in plain
         ]
-        return [*copies, *self.active.parent.glob(f"{_escaped(self._stem)}-*{_SUFFIX}.zst.tmp")]
+        return [self.next, *copies, *self.active.parent.glob(f"{_escaped(self._stem)}-*{_SUFFIX}.zst.tmp")]
 
     def _sealed_files(self) -> Iterator[tuple[int, bool]]:
         for path in self.active.parent.glob(f"{_escaped(self._stem)}-*"):
