@@ -3,7 +3,7 @@
 import asyncio
 import os
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +60,7 @@ class LogReport:
         wrong_hashes: Hashes in records that do not match their contents.
         causes_elsewhere: Causes that are not in this log. They are counted here, and not as missing, in a log
             that shares its traces with other logs.
+        hashes: The hashes of the lines that were asked for. A line that is not in the log has none.
 
     """
 
@@ -67,6 +68,7 @@ class LogReport:
     missing_causes: tuple[MissingCause, ...] = ()
     wrong_hashes: tuple[WrongHash, ...] = ()
     causes_elsewhere: int = 0
+    hashes: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
@@ -94,11 +96,15 @@ class LogReport:
         return f"all {self.verification.lines} lines are as they were written, and {on_record}"
 
 
-async def verify_log(log: ReadableLog) -> LogReport:
+async def verify_log(log: ReadableLog, lines: Collection[int] = ()) -> LogReport:
     """Recompute every hash of a log and find its first break. In an unbroken log, check the records too.
 
     The check recomputes the hashes inside interactions, and looks for every cause. It reads the log twice and
     needs about 250 bytes of memory per record.
+
+    Args:
+        log: The log.
+        lines: The numbers of lines whose hashes to return.
 
     Raises:
         StoreError: If the log cannot be read.
@@ -109,13 +115,15 @@ async def verify_log(log: ReadableLog) -> LogReport:
         return LogReport(verification)
     causes = _Causes()
     wrong: list[WrongHash] = []
+    hashes: dict[int, str] = {}
     async for entry in log.scan():
         causes.add(entry)
         wrong += _wrong_hashes(entry)
+        if entry.seq in lines:
+            hashes[entry.seq] = entry.hash
     missing = causes.missing()
-    if causes.are_shared:
-        return LogReport(verification, (), tuple(wrong), causes_elsewhere=len(missing))
-    return LogReport(verification, missing, tuple(wrong))
+    elsewhere = len(missing) if causes.are_shared else 0
+    return LogReport(verification, () if elsewhere else missing, tuple(wrong), elsewhere, hashes)
 
 
 class _Causes:

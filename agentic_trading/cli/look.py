@@ -165,20 +165,46 @@ def audit_group() -> None:
     """Keep `verify` a subcommand. Without a callback, Typer would make it the group itself."""
 
 
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="FILE",
+        help="File with checkpoints of the log (`log.checkpoint_file`). Each must still be one of its lines.",
+    ),
+]
+HeadOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--head",
+        metavar="HASH@LINE",
+        help="A line and its hash, as an earlier check printed them. Can be repeated.",
+    ),
+]
+
+
 @audit_app.command("verify", short_help="Check every line, hash and cause of a log.")
-def audit_verify(path: LogOrSession, *, as_json: AsJson = False) -> None:
-    """Check every line, hash and cause of a log, its recorded end, and the files of its session.
+def audit_verify(
+    path: LogOrSession,
+    *,
+    checkpoint: CheckpointOption = None,
+    head: HeadOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check every line, seal, hash and cause of a log, its recorded end, and the files of its session.
 
     Prints whether the log is whole, broken (with place and reason) or cut off. Exits with 1 unless it is
-    whole.
+    whole. With --checkpoint or --head, it also finds lines that were cut off the end, and a log that was written
+    again from the start.
     """
-    from agentic_trading.cli.look_tables import checked_log, log_values
+    from agentic_trading.cli.look_tables import checked_log, known_end, log_values
     from agentic_trading.cli.output import print_table, show_json
     from agentic_trading.cli.settings import start
     from agentic_trading.operate.log_check import audit_log
 
     start()
-    found = run_async(audit_log(path))
+    ends = [known_end(text) for text in head or ()]
+    found = run_async(audit_log(path, checkpoint_file=checkpoint, ends=ends))
     if as_json:
         show_json(log_values(found))
     else:

@@ -1,5 +1,6 @@
 """Tables of `spend` and `audit verify`."""
 
+import re
 from dataclasses import asdict
 from typing import Any, cast, get_args
 
@@ -17,7 +18,7 @@ from agentic_trading.cli.output import (
 )
 from agentic_trading.llm.store import Spend, SpendKey
 from agentic_trading.operate.choices import pluralize
-from agentic_trading.operate.log_check import LogCheck
+from agentic_trading.operate.log_check import KnownEnd, LogCheck
 from agentic_trading.platform.errors import OptionError
 
 ALLOWED: tuple[str, ...] = get_args(SpendKey)
@@ -76,7 +77,19 @@ def checked_log(found: LogCheck) -> RenderableType:
     intact = unbroken(pluralize(found.lines, "line"), f"verified in {printable(str(found.path))}")
     lines = [unbroken(finding.verdict, printable(str(finding))) for finding in found.findings]
     notes = [unbroken("note", printable(note)) for note in found.notes]
-    return Group(verdict, intact, unbroken("head", found.head), *lines, *notes)
+    return Group(verdict, intact, unbroken("head", f"{found.head}@{found.lines}"), *lines, *notes)
+
+
+_HEAD = re.compile(r"([0-9a-f]{16,64})@([1-9][0-9]{0,18})")
+
+
+def known_end(text: str) -> KnownEnd:
+    """Parse `HASH@LINE`. Raises `OptionError` if it is not."""
+    found = _HEAD.fullmatch(text)
+    if found is None:
+        allowed = "HASH@LINE: the hash of a line, or its first 16 or more digits, and the number of the line"
+        raise OptionError("--head", repr(text), allowed)
+    return KnownEnd(int(found[2]), found[1], f"--head {found[1][:8]}…@{found[2]}")
 
 
 def log_values(found: LogCheck) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from hashlib import file_digest
 from itertools import count
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from pydantic import BaseModel
 from typing_extensions import override
@@ -15,10 +15,10 @@ from agentic_trading.audit.verify import LogReport, ReadableLog, verify_log
 from agentic_trading.llm.errors import StoreError, UnreadableBodyError
 from agentic_trading.llm.event import BarChecksums, RunEnded
 from agentic_trading.llm.runs import RunInLog, is_archive, runs_in_log
-from agentic_trading.llm.store import LATEST_RUNS, Verification
+from agentic_trading.llm.store import GENESIS, LATEST_RUNS, Verification
 from agentic_trading.operate.session_folder import ROWS_A_MARK, BarsDigest, RunManifest, SessionFolder
 from agentic_trading.platform.errors import OptionError
-from agentic_trading.platform.port_adapters import records_of
+from agentic_trading.platform.port_adapters import LogCheckpoint, checkpoints_in, records_of, seal_hashes
 
 LogVerdict = Literal["whole", "broken", "cut off"]
 
@@ -121,10 +121,28 @@ async def check_end(path: Path) -> LogCheck:
     return await asyncio.to_thread(_checked_end, verified, path)
 
 
-async def audit_log(path: Path) -> LogCheck:
+class KnownEnd(NamedTuple):
+    """An end that a log had: the number and the hash of its last line, and the source of this knowledge.
+
+    The hash may be only its first digits.
+    """
+
+    line: int
+    hash: str
+    source: str
+
+
+async def audit_log(
+    path: Path, *, checkpoint_file: Path | None = None, ends: Sequence[KnownEnd] = ()
+) -> LogCheck:
     """Check a log or a session's folder completely.
 
     This includes hashes inside records, causes, and decision logs.
+
+    Args:
+        path: The log, or the folder.
+        checkpoint_file: A file with checkpoints of this log. Each must be one of its lines.
+        ends: Other ends that the log had.
 
     Raises:
         OptionError: If `path` is neither a log nor a session's folder.
@@ -133,11 +151,49 @@ async def audit_log(path: Path) -> LogCheck:
     """
     folder = SessionFolder(path) if await asyncio.to_thread(_is_folder, path) else None
     log = path if folder is None else folder.log
+    checkpoints = [] if checkpoint_file is None else await asyncio.to_thread(checkpoints_in, checkpoint_file)
     async with aclosing(records_of(log)) as records:
-        report = await verify_log(records)
+        lines = {1, *(one.seq for one in checkpoints), *(end.line for end in ends)}
+        report = await verify_log(records, lines)
     found = await asyncio.to_thread(_checked, report.verification, log, folder)
     more = [*_inside(report, log), *(await asyncio.to_thread(_written, report.verification, folder))]
+    if report.verification.is_intact:
+        own = [one for one in checkpoints if one.log == report.hashes.get(1)]
+        if checkpoint_file is not None and not own:
+            reason = (
+                f"{checkpoint_file} has no checkpoint of it: it was replaced, or the file is of other logs"
+            )
+            more.append(LogFinding(verdict="broken", file=log, reason=reason))
+        more += _missing_ends(report, log, [*map(_end_of, own), *ends])
+        more += _missing_seals(await asyncio.to_thread(seal_hashes, log), log, own)
     return found.model_copy(update={"findings": (*found.findings, *more)})
+
+
+def _end_of(checkpoint: LogCheckpoint) -> KnownEnd:
+    return KnownEnd(checkpoint.seq, checkpoint.head, f"the checkpoint of {checkpoint.time}")
+
+
+def _missing_ends(report: LogReport, log: Path, ends: Sequence[KnownEnd]) -> Iterator[LogFinding]:
+    """Yield the first end that an unbroken log no longer has, by its lines and by its length."""
+    lines = report.verification.lines
+    other = [end for end in ends if end.line <= lines and not report.hashes[end.line].startswith(end.hash)]
+    for end in sorted(other)[:1]:
+        reason = f"the line is not the one of {end.source}: the log was written again up to here"
+        yield LogFinding(verdict="broken", file=log, line=end.line, reason=reason)
+    for end in sorted(ends)[-1:]:
+        if end.line > lines:
+            reason = f"the log ends here, and had {end.line} lines by {end.source}"
+            yield LogFinding(verdict="cut off", file=log, line=lines, reason=reason)
+
+
+def _missing_seals(
+    seals: Sequence[str], log: Path, checkpoints: Sequence[LogCheckpoint]
+) -> Iterator[LogFinding]:
+    """Yield a finding if a seal of a checkpoint is no longer there."""
+    known = {GENESIS, *seals}
+    for missing in [one for one in checkpoints if one.seals not in known][:1]:
+        reason = f"it lacks the last seal of the checkpoint of {missing.time}"
+        yield LogFinding(verdict="broken", file=log, reason=reason)
 
 
 def _is_folder(path: Path) -> bool:

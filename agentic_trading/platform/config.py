@@ -391,11 +391,14 @@ class LogConfig(BaseModel, frozen=True, extra="forbid"):
             at the end of a UTC day.
         compress: Compress sealed segments with zstd, to about a seventh of their size. A query then reads them
             three times slower.
+        checkpoint_file: Append the end of the log to this file at every seal, every 60 seconds, and on closing.
+            Several logs can share it. Keep it where the writers of the log cannot change it.
 
     """
 
     segment_bytes: Annotated[StrictInt, AfterValidator(_segment_bytes)] = 64 << 20
     compress: StrictBool = False
+    checkpoint_file: PathValue | None = None
 
 
 class BusConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):

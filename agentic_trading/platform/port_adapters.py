@@ -35,7 +35,9 @@ from agentic_trading.llm.provider import Providers
 from agentic_trading.llm.providers.offline import RecordedAnswers
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore
+from agentic_trading.llm.stores.jsonl.checkpoints import Checkpoint, read_checkpoints
 from agentic_trading.llm.stores.jsonl.reader import START, LogPosition
+from agentic_trading.llm.stores.jsonl.segments import LogFiles, read_seals
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import DiscardingInteractionStore, MemoryInteractionStore
@@ -399,6 +401,9 @@ Log = JsonFileInteractionStore
 LogPlace = LogPosition
 
 
+LogCheckpoint = Checkpoint
+
+
 LOG_START = START
 
 
@@ -427,9 +432,25 @@ def log_for(
 
 
 def _log_at(path: Path, durability: Durability, config: LogConfig) -> Log:
-    return Log(path, durability=durability, segment_bytes=config.segment_bytes, compress=config.compress)
+    return Log(
+        path,
+        durability=durability,
+        segment_bytes=config.segment_bytes,
+        compress=config.compress,
+        checkpoint_file=config.checkpoint_file,
+    )
 
 
 def records_of(path: Path) -> JsonlRecords:
     """Return the records of the log at `path`. Does not write to it."""
     return JsonlRecords(path)
+
+
+def checkpoints_in(path: Path) -> list[Checkpoint]:
+    """Return the checkpoints in a file, in order. Raises `StoreError` if it cannot be read."""
+    return read_checkpoints(path)
+
+
+def seal_hashes(path: Path) -> list[str]:
+    """Return the hashes of the seals of the log at `path`, in order. Raises `StoreError` if they cannot be read."""
+    return [seal.hash for seal in read_seals(LogFiles(path).seals).each]

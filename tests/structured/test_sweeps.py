@@ -231,7 +231,11 @@ def _requoted(token: str, quote: str, *, is_key: bool) -> str:
     """Give a string other quotes, or none, if it says the same then."""
     inner = token[1:-1]
     if quote == "bare":
-        is_name = is_key and re.fullmatch("[a-zäöü_]+", inner) and inner not in {"true", "false", "null", "undefined"}
+        is_name = (
+            is_key
+            and re.fullmatch("[a-zäöü_]+", inner)
+            and inner not in {"true", "false", "null", "undefined"}
+        )
         return inner if is_name else token
     if any(sign in inner for sign in f"\\'\"{quote}”\u00b4"):
         return token.replace("'", "\\'") if quote == "'" and "\\" not in token else token

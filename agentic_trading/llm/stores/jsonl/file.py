@@ -18,8 +18,9 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError, StoreLockedError
 from agentic_trading.llm.event import PLATFORM, Event, TailSetAside
-from agentic_trading.llm.log_line import holds_whole_line
+from agentic_trading.llm.log_line import holds_whole_line, read_line
 from agentic_trading.llm.stores import record_codec
+from agentic_trading.llm.stores.jsonl.checkpoints import CheckpointWriter
 from agentic_trading.llm.stores.jsonl.disk import Disk
 from agentic_trading.llm.stores.jsonl.reader import LogPosition, LogReader
 from agentic_trading.llm.stores.jsonl.sealing import SealedSegments, WrittenSegment
@@ -69,13 +70,22 @@ class LogFile:
     """
 
     def __init__(
-        self, path: Path, disk: Disk, *, segment_bytes: int = SEGMENT_BYTES, compress: bool = False
+        self,
+        path: Path,
+        disk: Disk,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        compress: bool = False,
+        checkpoint_file: Path | None = None,
     ) -> None:
         self._path = path
         self._disk = disk
         self._segment_bytes = segment_bytes
         self._files = LogFiles(path)
         self._reader = LogReader(path)
+        self._checkpoints = None if checkpoint_file is None else CheckpointWriter(checkpoint_file)
+        self._first_hash = ""
+        self._is_sealed_since = False
         self.set_aside: Path | None = None
         self._is_unsynced = False
         self._failure: StoreError | None = None
@@ -141,6 +151,8 @@ class LogFile:
             self._failure = StoreError(self._path, reason)
             raise self._failure from e
         self._failure = None
+        if sync:
+            self._write_checkpoint()
         return Appended(
             self.position, len(new), len(records) - len(new), size, synced, entries, found_sealed=bool(sealed)
         )
@@ -159,6 +171,8 @@ class LogFile:
 
     def close(self) -> None:
         """Release the file and its lock."""
+        if self._failure is None and not self._is_unsynced:
+            self._write_checkpoint(now=True)
         self._sealed.close()
         os.close(self._fd)
 
@@ -181,6 +195,16 @@ class LogFile:
         self._put(lines)
         return size
 
+    def _write_checkpoint(self, *, now: bool = False) -> None:
+        """Write a checkpoint if one is due. All lines are on disk."""
+        head = self.position.head
+        if self._checkpoints is None or not self._checkpoints.is_due(head, now=now or self._is_sealed_since):
+            return
+        self._is_sealed_since = False
+        if not self._first_hash:
+            self._first_hash = read_line(self._reader.line_from(1, 0)).hash
+        self._checkpoints.put(self._first_hash, head, self._sealed.seals_head)
+
     def _is_full(self, time: datetime | None) -> bool:
         content = self._segment.content
         if content.bytes >= self._segment_bytes:
@@ -197,6 +221,7 @@ class LogFile:
         self._sealed.append_seal(self._segment)
         self._name_sealed()
         self._sealed.finish(self._segment)
+        self._is_sealed_since = True
         self._segment = WrittenSegment(SegmentContent(self.position.head))
         self.position = self.position.in_next_segment
 

@@ -94,6 +94,11 @@ class SealedSegments:
         return self._seals[-1].end if self._seals else ChainHead()
 
     @property
+    def seals_head(self) -> str:
+        """The hash of the last seal. 64 zeros if there is none."""
+        return self._seals[-1].hash if self._seals else GENESIS
+
+    @property
     def has_interrupted_rotation(self) -> bool:
         """Whether the active segment has a seal, and not yet its name."""
         return bool(self._seals) and self._files.find_sealed(self._seals[-1].first) is None
@@ -123,7 +128,7 @@ class SealedSegments:
 
     def append_seal(self, segment: WrittenSegment) -> None:
         """Write the seal of the active segment to disk. Raises `OSError`."""
-        seal, line = chained_seal(segment.content.seal(), self._seals[-1].hash if self._seals else GENESIS)
+        seal, line = chained_seal(segment.content.seal(), self.seals_head)
         is_new = not self._files.seals.exists()
         with self._opened_seals() as fd:
             self._disk.append(fd, line)

@@ -17,6 +17,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.log_line import DISPATCHED, IndexRow
 from agentic_trading.llm.stores import record_codec
 from agentic_trading.llm.stores.jsonl.disk import Disk
+from agentic_trading.llm.stores.jsonl.file import LogFile
 from agentic_trading.llm.stores.jsonl.index import LogIndex
 from agentic_trading.llm.stores.jsonl.reader import START, LinePlace, LogPosition, LogReader
 from agentic_trading.llm.stores.jsonl.segments import SEGMENT_BYTES
@@ -312,6 +313,7 @@ class JsonFileInteractionStore:
             accepted.
         segment_bytes: The size from which a segment is sealed, in bytes.
         compress: Compress sealed segments with zstd.
+        checkpoint_file: Append a checkpoint to this file at every seal, every 60 seconds, and on closing.
         disk: How bytes are written, for tests.
 
     Raises:
@@ -327,12 +329,19 @@ class JsonFileInteractionStore:
         durability: Durability = Durability.GROUP,
         segment_bytes: int = SEGMENT_BYTES,
         compress: bool = False,
+        checkpoint_file: Path | None = None,
         disk: Disk | None = None,
     ) -> None:
         self.path = Path(path)
-        self._writer = LogWriter(
-            self.path, durability, disk or Disk(), segment_bytes=segment_bytes, compress=compress
+        open_file = partial(
+            LogFile,
+            self.path,
+            disk or Disk(),
+            segment_bytes=segment_bytes,
+            compress=compress,
+            checkpoint_file=checkpoint_file,
         )
+        self._writer = LogWriter(self.path, durability, open_file)
         self._records = JsonlRecords(self.path, writer=self._writer)
         self._followers: set[asyncio.Event] = set()
         self._is_closed = False

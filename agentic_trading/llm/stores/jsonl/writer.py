@@ -7,11 +7,9 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.stores.jsonl.disk import Disk
 from agentic_trading.llm.stores.jsonl.file import Appended, LogFile
 from agentic_trading.llm.stores.jsonl.reader import START, LogPosition
 from agentic_trading.llm.stores.record_codec import Identity, number_of
@@ -91,12 +89,10 @@ class LogWriter:
     `StoreError`. If the file cannot be opened, the next commit tries again.
     """
 
-    def __init__(
-        self, path: Path, durability: Durability, disk: Disk, *, segment_bytes: int, compress: bool
-    ) -> None:
+    def __init__(self, path: Path, durability: Durability, open_file: Callable[[], LogFile]) -> None:
         self._path = path
         self._is_relaxed = durability is Durability.RELAXED
-        self._open_file = partial(LogFile, path, disk, segment_bytes=segment_bytes, compress=compress)
+        self._open_file = open_file
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log")
         self._file: LogFile | None = None
         self._group = _Group()
