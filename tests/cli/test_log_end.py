@@ -205,6 +205,44 @@ def test_audit_names_record_of_broken_line(copied: Path, command: Command) -> No
     assert verified["head"] == orjson.loads(lines[3])["hash"]
 
 
+def test_printed_head_is_accepted_by_later_audit(copied: Path, command: Command) -> None:
+    printed = command("audit", "verify", copied).out.split("head ")[1].split()[0]
+    digest, line = printed.split("@")
+
+    same = command("audit", "verify", copied, "--head", printed, "--head", f"{digest[:16]}@{line}")
+    other = command("audit", "verify", copied, "--head", f"{digest}@1")
+    longer = command("audit", "verify", copied, "--head", f"{digest}@{int(line) + 5}")
+    refused = command("audit", "verify", copied, "--head", digest)
+
+    assert same.code == ExitCode.DONE
+    assert (other.code, other.out.split()[0]) == (ExitCode.FOUND_WRONG, "broken")
+    assert "jsonl:1: the line is not the one of --head" in " ".join(other.out.split())
+    assert (longer.code, longer.out.splitlines()[0]) == (ExitCode.FOUND_WRONG, "cut off")
+    assert (refused.code, "HASH@LINE" in refused.err) == (ExitCode.BAD_INPUT, True)
+
+
+def test_checkpoints_of_run_are_audited(copied: Path, command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "elsewhere.jsonl"
+    log = copied / "interactions.jsonl"
+    asyncio.run(reopened_with(log, file))
+
+    whole = command("audit", "verify", copied, "--checkpoint", file)
+    put(copied, lines_of(copied)[:-1])
+    cut = command("audit", "verify", copied, "--checkpoint", file)
+    missing = command("audit", "verify", copied, "--checkpoint", tmp_path / "none.jsonl")
+
+    assert (whole.code, whole.err) == (ExitCode.DONE, "")
+    assert (cut.code, cut.out.split()[0]) == (ExitCode.FOUND_WRONG, "cut")
+    assert "by the checkpoint of" in " ".join(cut.out.split())
+    assert (missing.code, "log.checkpoint_file" in missing.err) == (ExitCode.LOG_UNUSABLE, True)
+
+
+async def reopened_with(log: Path, checkpoint_file: Path) -> None:
+    """Open a log and close it, so that its end is written to a file."""
+    async with aclosing(JsonFileInteractionStore(log, checkpoint_file=checkpoint_file)) as store:
+        await store.open()
+
+
 BAR_CHANGES: Final[Mapping[str, Callable[[list[str]], tuple[list[str], str]]]] = {
     "a bar changed": lambda rows: (
         [*rows[:300], rows[300].replace(",", ",1", 1), *rows[301:]],
