@@ -38,10 +38,10 @@ class LogMachine(RuleBasedStateMachine):
         self.crashes = 0
         self.kept: list[Record] = []
 
-    @initialize(in_memory=st.booleans())
-    def open(self, *, in_memory: bool) -> None:
+    @initialize(segment_bytes=st.sampled_from([None, 1, 2_000, 20_000]))
+    def open(self, segment_bytes: int | None) -> None:
         self.store: MemoryInteractionStore | JsonFileInteractionStore = (
-            MemoryInteractionStore() if in_memory else self.opened(1 << 20, compress=False)
+            MemoryInteractionStore() if segment_bytes is None else self.opened(segment_bytes, compress=False)
         )
 
     def opened(self, segment_bytes: int, *, compress: bool) -> JsonFileInteractionStore:
@@ -66,15 +66,19 @@ class LogMachine(RuleBasedStateMachine):
         self.runner.run(put(self.store, [one]))
         self.kept.append(one)
 
-    @precondition(lambda self: self.kept)
-    @rule(data=st.data())
-    def add_again(self, data: st.DataObject) -> None:
-        place = data.draw(st.integers(0, len(self.kept) - 1))
-        one = self.kept[place]
-        number = self.runner.run(
-            self.store.store(one) if isinstance(one, LLMInteraction) else self.store.record(one)
-        )
-        assert number == place + 1
+    @rule()
+    def add_all_again(self) -> None:
+        async def add() -> list[int]:
+            async with asyncio.TaskGroup() as group:
+                added = [
+                    group.create_task(
+                        self.store.store(one) if isinstance(one, LLMInteraction) else self.store.record(one)
+                    )
+                    for one in self.kept
+                ]
+            return [each.result() for each in added]
+
+        assert self.runner.run(add()) == [*range(1, len(self.kept) + 1)]
 
     @precondition(lambda self: self.kept)
     @rule(data=st.data())
@@ -94,6 +98,7 @@ class LogMachine(RuleBasedStateMachine):
         if is_crash:  # the files as a killed process leaves them
             before = self.folder / str(self.crashes)
             self.crashes += 1
+            finish_sealing(self.store)
             if before.exists():
                 shutil.copytree(
                     before, self.folder / str(self.crashes), ignore=shutil.ignore_patterns("*-wal", "*-shm")
@@ -131,6 +136,14 @@ class LogMachine(RuleBasedStateMachine):
             self.runner.run(self.store.aclose())
         self.runner.close()
         shutil.rmtree(self.folder)
+
+
+def finish_sealing(store: MemoryInteractionStore | JsonFileInteractionStore) -> None:
+    """Wait for the thread that compresses segments, because a copy of a folder takes longer than a crash."""
+    if isinstance(store, JsonFileInteractionStore) and (file := store._writer._file) is not None:
+        while file._sealed._plain or file._sealed._waiting:
+            file._sealed._worker.submit(lambda: None).result()
+        file._sealed._worker.submit(lambda: None).result()
 
 
 def tenant_of(record: Record) -> str:
