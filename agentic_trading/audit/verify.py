@@ -60,7 +60,7 @@ class LogReport:
         wrong_hashes: Hashes in records that do not match their contents.
         causes_elsewhere: Causes that are not in this log. They are counted here, and not as missing, in a log
             that shares its traces with other logs.
-        hashes: The hashes of the lines that were asked for. A line that is not in the log has none.
+        hashes: The hashes of the lines that were asked for. Lines that the log lacks are left out.
 
     """
 

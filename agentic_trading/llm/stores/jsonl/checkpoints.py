@@ -34,7 +34,7 @@ class Checkpoint:
         log: The hash of the first line, which tells logs apart.
         seq: The number of the last line.
         head: Its hash.
-        seals: The hash of the last seal. 64 zeros if there is none.
+        seals: The hash of the last seal. 64 zeros in a log without seals.
         time: When it was made.
 
     """

@@ -47,8 +47,8 @@ class KeyPlace:
 class SealedIds:
     """Find the lines of sealed segments by the key of their record.
 
-    A key is kept as a hash of 64 bits with a random salt, so that nobody can search for keys with equal
-    hashes. A file that is missing, damaged or of another log is made again.
+    A key is kept as a hash of 64 bits with a random salt, so that keys with equal hashes cannot be
+    searched for. A file that is missing, damaged or of another log is made again.
     """
 
     def __init__(self, path: Path) -> None:

@@ -184,7 +184,7 @@ class LogReader:
                     yield None if segment is None else _line_at(segment.file, place)
 
     def line_from(self, first: int, offset: int) -> bytes:
-        """Return the bytes of the line at an offset of a segment, with its newline. Empty if there is none."""
+        """Return the bytes of the line at an offset of a segment, with its newline. Empty at the end of the segment."""
         with self._opened(first) as segment:
             if segment is None:
                 return b""

@@ -67,7 +67,7 @@ class SealedSegments:
         compress: Compress each segment after it was sealed.
 
     Raises:
-        StoreError: If a seal was changed, or a segment is missing. Nothing was modified then.
+        StoreError: If a seal was changed, or a segment is missing. The log was not modified then.
 
     """
 
@@ -95,7 +95,7 @@ class SealedSegments:
 
     @property
     def seals_head(self) -> str:
-        """The hash of the last seal. 64 zeros if there is none."""
+        """The hash of the last seal. 64 zeros in a log without seals."""
         return self._seals[-1].hash if self._seals else GENESIS
 
     @property

@@ -1,7 +1,7 @@
 """The files of a log: one active segment, sealed segments, and the chain of their seals.
 
 A segment that is full is sealed: its seal is appended to the file of seals, and the segment gets a name with
-the number of its first line. Nothing in it changes any more.
+the number of its first line. It does not change any more.
 """
 
 import re
@@ -121,7 +121,7 @@ class Seal:
         last: The number of its last line.
         count: The number of its lines.
         bytes: Its size, uncompressed.
-        first_time: The earliest time of its records, empty if none has a time.
+        first_time: The earliest time of its records, empty if they have no time.
         last_time: The latest time of its records.
         sha256: The hash of its bytes, uncompressed.
         root: The root of the Merkle tree (RFC 6962) over the hashes of its lines, as 32 bytes each.
@@ -171,9 +171,9 @@ class Seals:
     """The seals in a file, in order.
 
     Attributes:
-        each: The seals before the first line that is none.
+        each: The seals before the first line that is not a seal.
         size: The size of their lines, in bytes.
-        problem: Why that line is none, empty if every line is a seal.
+        problem: Why that line is not a seal, empty if every line is a seal.
         is_torn: The line was never written completely.
 
     """
@@ -200,7 +200,7 @@ class Seals:
 
 
 def read_seals(path: Path) -> Seals:
-    """Return the seals in the file at `path`, none if it is missing. Raises `StoreError` if it cannot be read."""
+    """Return the seals in the file at `path`, an empty list if it is missing. Raises `StoreError` if it cannot be read."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
