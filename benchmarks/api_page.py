@@ -3,7 +3,8 @@
 import ast
 import importlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -84,16 +85,22 @@ def _notes(module: ModuleType) -> dict[str, str]:
     }
     found: dict[str, str] = {}
     for name, home in homes.items():
-        if not home.startswith("agentic_trading") or name not in module.__all__:
-            continue
-        body = ast.parse(inspect.getsource(importlib.import_module(home))).body
-        for before, after in pairwise(body):
-            if (
-                name in _targets(before)
-                and isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-            ):
-                found[name] = str(after.value.value)
+        if (
+            home.startswith("agentic_trading")
+            and name in module.__all__
+            and name in (texts := _texts_in(home))
+        ):
+            found[name] = texts[name]
+    return found
+
+
+@cache
+def _texts_in(home: str) -> Mapping[str, str]:
+    """Return the texts below constants and aliases of a module, by name. Cached, because doors share modules."""
+    found: dict[str, str] = {}
+    for before, after in pairwise(ast.parse(inspect.getsource(importlib.import_module(home))).body):
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            found.update(dict.fromkeys(_targets(before), str(after.value.value)))
     return found
 
 

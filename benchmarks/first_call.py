@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,6 +29,9 @@ PRICE: Final = "27123.1234567890123"
 
 ORDER: Final = f'{{"side": "buy", "price": {PRICE}, "quantity": 0.15}}'
 
+
+Run = Callable[[Path, Mapping[str, str]], "subprocess.CompletedProcess[str]"]
+"""Runs a program with additional variables in its environment."""
 
 _RAISED: Final = re.compile(r"^(?:\w+\.)*([A-Z]\w*(?:Error|Exception|Behavior))\b", re.MULTILINE)
 """The class of the exception with which a traceback ends."""
@@ -126,16 +129,18 @@ def lines_of(task: str) -> int:
     return Module(task, text, ast.parse(text)).code_lines
 
 
-def outcome(python: Path | str, task: str, answer: Answer) -> str:
+def run_by(python: Path | str) -> Run:
+    """Return a function that runs programs with an interpreter."""
+    return lambda program, env: subprocess.run(  # noqa: S603 - a program of this repository
+        [python, program], env={**os.environ, **env}, capture_output=True, text=True, check=False
+    )
+
+
+def outcome(run_program: Run, task: str, answer: Answer) -> str:
     """Run a program against a server with `answer`, and return its end and the number of requests."""
     with serving(answer) as stub:
-        run = subprocess.run(  # noqa: S603 - a program of this repository
-            [python, FOLDER / f"{task}.py"],
-            env={**os.environ, "ANTHROPIC_BASE_URL": stub.url, "ANTHROPIC_API_KEY": "none"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        env = {"ANTHROPIC_BASE_URL": stub.url, "ANTHROPIC_API_KEY": "none"}
+        run = run_program(FOLDER / f"{task}.py", env)
     requests = f"{stub.requests} request{'s' if stub.requests != 1 else ''}"
     if run.returncode:
         raised = _RAISED.findall(run.stderr) or [f"exit {run.returncode}"]
@@ -146,10 +151,10 @@ def outcome(python: Path | str, task: str, answer: Answer) -> str:
 def main() -> None:
     """Print the table."""
     python = environment("first_call")
-    programs: dict[str, tuple[Path | str, str]] = {
-        "agentic_trading": (sys.executable, "ours_task"),
-        "instructor": (python, "instructor_task"),
-        "pydantic-ai": (python, "pydantic_ai_task"),
+    programs: dict[str, tuple[Run, str]] = {
+        "agentic_trading": (run_by(sys.executable), "ours_task"),
+        "instructor": (run_by(python), "instructor_task"),
+        "pydantic-ai": (run_by(python), "pydantic_ai_task"),
     }
     print(f"Versions: {versions('first_call')}\n")
     print(f"| | {' | '.join(programs)} |\n|---|{'---|' * len(programs)}")

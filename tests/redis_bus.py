@@ -114,8 +114,8 @@ async def says(reader: Subscription, count: int) -> list[bytes]:
 async def is_so(condition: Any) -> None:
     """Wait until an awaitable condition holds."""
     async with asyncio.timeout(PATIENCE_S):
-        while not await condition():
-            pass
+        while not await condition():  # noqa: ASYNC110 - the server is asked
+            await asyncio.sleep(0.01)
 
 
 async def equals(found: Any, wanted: object) -> bool:

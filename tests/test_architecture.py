@@ -223,11 +223,13 @@ def test_every_contract_has_a_planted_breach(report: str) -> None:
 def desk_modules_named_in(package: Path) -> list[str]:
     """Return the strings outside `desk` that are names of its modules, which the linter does not see."""
     named = re.compile(r"(agentic_trading\.)?desk(\.\w+)+(:\w+)?")
+    paths = [path for path in sorted(package.rglob("*.py")) if path.relative_to(package).parts[0] != "desk"]
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
     return [
         f"{path.relative_to(package)}: {node.value}"
-        for path in sorted(package.rglob("*.py"))
-        if path.relative_to(package).parts[0] != "desk"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for path, text in texts.items()
+        if "desk." in text  # only these are parsed
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and named.fullmatch(node.value)
     ]
 

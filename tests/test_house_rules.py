@@ -73,7 +73,10 @@ def span(node: ast.AST) -> int:
 def longer_than(limit: int, modules: Sequence[Module], *kinds: type[ast.AST]) -> list[str]:
     """Return the places of definitions of these kinds that are longer than `limit` lines without docstrings."""
     return [
-        m.place(node) for m in modules for node in m.nodes(*kinds) if span(node) - documented(node) > limit
+        m.place(node)
+        for m in modules
+        for node in m.nodes(*kinds)
+        if span(node) > limit and span(node) - documented(node) > limit
     ]
 
 

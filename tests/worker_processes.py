@@ -85,7 +85,7 @@ class RunningWorker:
         while (found := look()) is None:
             assert self.process.poll() is None, f"it has ended: {self.text}"
             assert CLOCK.monotonic() < end, f"no {what}: {self.text}"
-            self._pause.wait(0.02)
+            self._pause.wait(0.05)
         return found
 
 

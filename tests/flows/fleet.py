@@ -17,6 +17,10 @@ KAFKA_IN_SOAK = pytest.mark.parametrize(
     "bus", [pytest.param("kafka", marks=pytest.mark.soak), "redis"], indirect=True
 )
 """The test runs on each, on a Kafka in `make soak` alone: another test shows the same way through it."""
+REDIS_IN_SOAK = pytest.mark.parametrize(
+    "bus", ["kafka", pytest.param("redis", marks=pytest.mark.soak)], indirect=True
+)
+"""The test runs on each, on a Redis in `make soak` alone: a question over a bus shows the same way through it."""
 
 NO_KEYS = {"PATH": os.defpath}
 

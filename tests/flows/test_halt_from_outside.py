@@ -63,8 +63,8 @@ async def test_parked_call_resumes_with_raised_limit(tmp_path: Path, monkeypatch
     rules, out = Waiting(monkeypatch, 1, 2), tmp_path / "out"
 
     async def somebody_is_parked() -> None:
-        while not (await read_status(BudgetLocationOptions(out), "default")).parked:
-            pass  # the worker tells of it twice a second
+        while not (await read_status(BudgetLocationOptions(out), "default")).parked:  # noqa: ASYNC110 - told twice a second
+            await asyncio.sleep(0.05)
 
     async with asyncio.TaskGroup() as group:
         run = group.create_task(

@@ -1,6 +1,7 @@
 """A run over many stocks: plans as the market changes, trades their weights, and can be replayed and gone on with."""
 
 import asyncio
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,28 @@ from tests.flows.sessions import kept_in, ran
 PANEL: dict[str, Any] = {"data": ["sp500-sample"]}
 DAYS: dict[str, Any] = {**PANEL, "bars": 178}
 """Long enough for a second plan."""
+TERMS: dict[str, Any] = {"family": "volatility", "rounds": 2}
 
 pytestmark = pytest.mark.timeout(180)  # each plan starts processes, and so does each change of weights
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
-    """Return the report of a run."""
-    return asyncio.run(ran(tmp_path_factory.mktemp("panel"), **DAYS))
+def part(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
+    """Return the report of a run that ends with its first plan."""
+    return asyncio.run(ran(tmp_path_factory.mktemp("panel"), **PANEL, bars=145))
+
+
+@pytest.fixture(scope="module")
+def whole(part: RunReport) -> RunReport:
+    """Return the report of this run after its resumption."""
+    # Its replay decides without an interruption, so that no second run of this length is needed.
+    return asyncio.run(ran(part.log.parent, **DAYS, resume=True))
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
+    """Return the report of a short run on terms of its own. Tests resume copies of it."""
+    return asyncio.run(ran(tmp_path_factory.mktemp("searched"), **PANEL, **TERMS, bars=145))
 
 
 async def test_plans_follow_history_and_regime_changes(
@@ -63,20 +78,14 @@ async def test_orders_are_caused_by_answered_plans(whole: RunReport) -> None:
         assert plan.as_of <= intent.as_of
 
 
-async def test_portfolio_run_replays_identically(whole: RunReport) -> None:
+async def test_resumed_portfolio_run_replays_identically(part: RunReport, whole: RunReport) -> None:
     again = await replay(whole.log.parent, workers=8)
 
+    assert len(part.plans) == 1
+    assert part.plans == whole.plans[:1]
     assert again.identical
+    assert again.digest == whole.digest
     assert (again.misses, again.unused) == (0, 0)
-
-
-async def test_resumed_portfolio_run_decides_the_same(whole: RunReport, tmp_path: Path) -> None:
-    first = await ran(tmp_path, **PANEL, bars=145)
-    then = await ran(tmp_path, **DAYS, resume=True)
-
-    assert first.plans == whole.plans[: len(first.plans)]
-    assert then.digest == whole.digest
-    assert (then.pnl, then.attempts) == (whole.pnl, whole.attempts)
 
 
 async def test_failed_plans_leave_equity_unchanged(tmp_path: Path) -> None:
@@ -94,32 +103,31 @@ async def terms_of(folder: Path) -> PlanTerms | None:
     return plan_on_record(await asyncio.to_thread(SessionFolder(folder).read_manifest))
 
 
-async def test_plan_search_uses_the_given_terms(tmp_path: Path) -> None:
-    terms: dict[str, Any] = {"family": "volatility", "rounds": 2}
+async def test_resumed_run_keeps_its_plan_terms(searched: RunReport, tmp_path: Path) -> None:
+    folder, straight = tmp_path / "resumed", tmp_path / "straight"
+    await asyncio.to_thread(shutil.copytree, searched.log.parent, folder)
 
-    first = await ran(tmp_path, **PANEL, **terms, bars=145)
-
-    assert await terms_of(tmp_path) == PlanTerms(**terms)
-    assert {(plan.params["strategy_type"], plan.tried) for plan in first.plans} == {("volatility", 2)}
+    assert await terms_of(folder) == PlanTerms(**TERMS)
+    assert {(plan.params["strategy_type"], plan.tried) for plan in searched.plans} == {("volatility", 2)}
     with pytest.raises(OptionError, match=r"^--family is 'momentum'. Allowed: 'volatility', because run 1 "):
-        await ran(tmp_path, **PANEL, family="momentum", resume=True)
+        await ran(folder, **PANEL, family="momentum", resume=True)
     with pytest.raises(OptionError, match=r"^--rounds is 5. Allowed: 2, because run 1 "):
-        await ran(tmp_path, **PANEL, rounds=5, resume=True)
+        await ran(folder, **PANEL, rounds=5, resume=True)
 
-    then = await ran(tmp_path, **PANEL, bars=147, resume=True)
+    then = await ran(folder, **PANEL, bars=148, resume=True)
+    whole = await ran(straight, **PANEL, **TERMS, bars=148)
 
-    assert await terms_of(tmp_path) == PlanTerms(**terms)
-    assert then.plans[: len(first.plans)] == first.plans
-    assert (await replay(tmp_path)).identical
+    assert await terms_of(folder) == PlanTerms(**TERMS)
+    assert then.plans[: len(searched.plans)] == searched.plans
+    assert (then.digest, then.pnl, then.attempts) == (whole.digest, whole.pnl, whole.attempts)
 
 
-async def test_recorded_run_keeps_original_terms(tmp_path: Path) -> None:
-    recorded: dict[str, Any] = {"provider": "recorded", "recorded_from": tmp_path / "first"}
-    first = await ran(tmp_path / "first", **PANEL, rounds=2, bars=145)
+async def test_recorded_run_keeps_original_terms(searched: RunReport, tmp_path: Path) -> None:
+    recorded: dict[str, Any] = {"provider": "recorded", "recorded_from": searched.log.parent}
 
     again = await ran(tmp_path / "again", **PANEL, **recorded, bars=145)
 
-    assert (again.digest, again.plans[0].tried) == (first.digest, 2)
+    assert (again.digest, again.plans[0].tried) == (searched.digest, 2)
     with pytest.raises(OptionError, match=r"^--rounds is 3. Allowed: 2, because the recorded run "):
         await ran(tmp_path / "other", **PANEL, **recorded, rounds=3)
 

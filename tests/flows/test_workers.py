@@ -12,7 +12,16 @@ from agentic_trading.cli.exits import ExitCode
 from agentic_trading.llm import EnvelopeBuilder, LLMProvider
 from tests import kafka_server, redis_server
 from tests.flows.dying_call import run_program
-from tests.flows.fleet import KAFKA_IN_SOAK, NO_KEYS, ON_BOTH, attempts_in, command, make_topics, sent_by
+from tests.flows.fleet import (
+    KAFKA_IN_SOAK,
+    NO_KEYS,
+    ON_BOTH,
+    REDIS_IN_SOAK,
+    attempts_in,
+    command,
+    make_topics,
+    sent_by,
+)
 from tests.flows.forked import ended
 from tests.gateway import START
 from tests.own_package import install_acme
@@ -31,7 +40,7 @@ def anonymous(log: Path) -> list[str]:
     ]
 
 
-@ON_BOTH
+@REDIS_IN_SOAK
 def test_distributed_session_matches_local_decisions(
     config: Path,
     fleet: tuple[RunningWorker, RunningWorker],

@@ -58,6 +58,7 @@ class Desk:
                 answer = await platform.ask(asked)
                 if isinstance(answer, LLMInteraction) and answer.result.success:
                     return asked, answer
+                await asyncio.sleep(0.01)
 
     async def rebuilt(self) -> None:
         logs = sorted(self.folder.glob("*/interactions.jsonl"))

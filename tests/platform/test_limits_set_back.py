@@ -100,6 +100,7 @@ class Desk:
                     newest = sorted(one.limits_version for one in reports)
                     if len(newest) >= len(self.platforms) and all(one >= version for one in newest):
                         return
+                    await asyncio.sleep(0.01)
         finally:
             await feed.aclose()
 

@@ -68,6 +68,7 @@ async def resumed(platform: Platform, number: int) -> tuple[int, FailureKind | N
     async with asyncio.timeout(30):
         while (found := await result_of(platform, number))[1] is FailureKind.HALTED:
             number += 1
+            await asyncio.sleep(0.01)
     return found
 
 

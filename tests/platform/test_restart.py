@@ -115,6 +115,7 @@ async def test_lost_controls_are_restored_from_log(tmp_path: Path, by: str) -> N
         async with asyncio.timeout(10):
             while not any(one.limits_version >= known.version for one in await statuses.read("default")):
                 await asked(platform, envelope())
+                await asyncio.sleep(0.01)
     for path in await asyncio.to_thread(lambda: list(tmp_path.glob("controls-*.json"))):
         await asyncio.to_thread(path.unlink)
 

@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,13 @@ def test_starting_worker_names_the_awaited_part(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # connections are made, and not answered
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
         words = ("--bus", url, "--ledger", url, "--provider", "rules", "--drain-s", "1")
-        found = list[str]()
+        found, pause = list[str](), threading.Event()
         with worker(tmp_path, "w-1", *words) as process:
-            while "waits for the ledger" not in found and len(found) < 10_000:
+            while "waits for the ledger" not in found and len(found) < 3_000:
                 health = process.health()
                 assert (health["state"], health["ready"]) == ("starting", False)
                 found.append(health["problems"]["start"])
+                pause.wait(0.01)
             code = process.ends(signal.SIGTERM)
 
     assert found[0] == "waits for its modules and its configuration"

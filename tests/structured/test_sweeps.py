@@ -103,11 +103,21 @@ def read_or_stage(text: str, mode: Any = "lossless") -> Any:
         return e.stage
 
 
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-@pytest.mark.parametrize("frame", ["{}", "```json\n{}\n```", "Here's the order:\n{}\nIt's final."])
-def test_text_cut_anywhere_is_truncated(text: str, frame: str) -> None:
-    before = frame.partition("{}")[0]
+# A text before the JSON is independent of its spacing, so that two spacings show it.
+CUT = [
+    pytest.param(
+        before,
+        text,
+        id=f"{frame}_{name}",
+        marks=pytest.mark.soak if before and not name.endswith(("_indented", "_compact")) else (),
+    )
+    for frame, before in (("bare", ""), ("fenced", "```json\n"), ("introduced", "Here's the order:\n"))
+    for name, text in TEXTS.items()
+]
 
+
+@pytest.mark.parametrize(("before", "text"), CUT)
+def test_text_cut_anywhere_is_truncated(before: str, text: str) -> None:
     for end in range(1, len(text)):
         assert read_or_stage(before + text[:end]) is Stage.TRUNCATED, text[max(0, end - 30) : end]
 

@@ -83,6 +83,7 @@ async def lease_over(server: Server) -> None:
                 f"{server.namespace}:{{default}}:owners", seconds * 1000 + micros // 1000, "+inf"
             ):
                 return
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("workflow", ["analysis", "execution"])

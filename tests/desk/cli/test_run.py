@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -337,6 +338,7 @@ def test_interrupted_resume_changes_no_files(tmp_path: Path) -> None:
     subprocess.run(words, input=rows, capture_output=True, check=True)
     before = lines_of(str(tmp_path / "out"))
 
+    pause = threading.Event()
     with subprocess.Popen(
         [*words, "--resume"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as running:
@@ -346,6 +348,7 @@ def test_interrupted_resume_changes_no_files(tmp_path: Path) -> None:
         running.stdin.flush()
         while unread(running.stdin.fileno()):
             assert running.poll() is None
+            pause.wait(0.01)
         running.send_signal(signal.SIGINT)
         said = running.stderr.read().decode()
 

@@ -50,12 +50,14 @@ def test_random_sets_keep_every_promise(family: Family, panel: Panel, sandbox: S
     assert invested > SETS / 2
 
 
+# The check runs a set up to 240 times, and the first set shows the same lines of each template.
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_template_looks_ahead(family: Family, panel: Panel, sandbox: Sandbox) -> None:
-    for params in sets_of(family, panel, 2):
-        code = TEMPLATES[family].generate_code(params)
+def test_no_template_looks_ahead(family: Family, number: int, panel: Panel, sandbox: Sandbox) -> None:
+    params = sets_of(family, panel, 2)[number]
+    code = TEMPLATES[family].generate_code(params)
 
-        assert broken_by_look_ahead(sandbox.run, SandboxJob.of(code, params, panel.days)) == (), params
+    assert broken_by_look_ahead(sandbox.run, SandboxJob.of(code, params, panel.days)) == (), params
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from agentic_trading.llm.envelope import LLMProvider, ResponseFormat
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.limits import LLMBudget
-from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.local import MODEL, LocalProvider
 from agentic_trading.structured.engine import select
 from agentic_trading.structured.outcome import Accepted
@@ -39,6 +38,12 @@ def model(weights: Path) -> Iterator[LocalProvider]:
     asyncio.run(provider.aclose())
 
 
+@pytest.fixture(scope="module")
+def answered(model: LocalProvider) -> ModelResponse:
+    """Return one answer for all tests that only look at an answer, because the prompt takes most of the time."""
+    return asyncio.run(model.complete(ask("Name an animal.", zebra={"enum": [1]}, ant={"enum": [2]})))
+
+
 def ask(text: str, *, most: int = 40, **properties: Any) -> ModelRequest:
     """Return a request for an object with `properties`, or for a text where there are none."""
     schema = {
@@ -57,13 +62,10 @@ def ask(text: str, *, most: int = 40, **properties: Any) -> ModelRequest:
     )
 
 
-async def test_answer_has_reason_model_and_usage(model: LocalProvider) -> None:
-    answer = await model.complete(ask("Name an animal.", animal={"enum": ["cat", "dog"]}))
-
-    assert orjson.loads(answer.text)["animal"] in {"cat", "dog"}
-    assert (answer.stop_reason, answer.model) == ("stop", MODEL)
-    assert answer.usage.input_tokens > 20
-    assert 0 < answer.usage.output_tokens < 40
+def test_answer_has_reason_model_and_usage(answered: ModelResponse) -> None:
+    assert (answered.stop_reason, answered.model) == ("stop", MODEL)
+    assert answered.usage.input_tokens > 20
+    assert 0 < answered.usage.output_tokens < 40
 
 
 HELD: dict[str, dict[str, Any]] = {
@@ -104,10 +106,8 @@ async def test_unsupported_schema_is_refused(model: LocalProvider, unfit: dict[s
     assert (failed.value.kind, failed.value.sent) == (FailureKind.SCHEMA_REFUSED, False)
 
 
-async def test_properties_are_ordered_without_whitespace(model: LocalProvider) -> None:
-    made = ask("Answer.", zebra={"enum": [1]}, ant={"enum": [2]})
-
-    assert (await model.complete(made)).text == '{"zebra":1,"ant":2}'
+def test_properties_are_ordered_without_whitespace(answered: ModelResponse) -> None:
+    assert answered.text == '{"zebra":1,"ant":2}'
 
 
 @pytest.mark.soak
@@ -167,10 +167,9 @@ async def test_close_ends_running_and_waiting_calls(weights: Path) -> None:
     await provider.aclose()
 
 
-async def test_local_model_opens_no_port(model: LocalProvider) -> None:
-    await model.complete(ask("Answer.", n={"const": 1}))
-
-    assert await asyncio.to_thread(listening_ports) == []
+@pytest.mark.usefixtures("answered")
+def test_local_model_opens_no_port() -> None:
+    assert listening_ports() == []
 
 
 async def test_missing_weights_error_names_fetch_command(tmp_path: Path) -> None:

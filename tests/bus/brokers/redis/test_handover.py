@@ -45,6 +45,7 @@ async def given_up(reader: RedisSubscription) -> int:
     async with asyncio.timeout(PATIENCE_S):
         while not any(each.is_revoked for each in reader._partitions):
             await reader._lease.renew()
+            await asyncio.sleep(0.01)
     return next(each.partition for each in reader._partitions if each.is_revoked)
 
 
