@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 EXTRAS: Final[Mapping[str, str]] = MappingProxyType({
+    "duckdb": "export",
     "jinja2": "desk",
     "json_repair": "salvage",
     "matplotlib": "desk",

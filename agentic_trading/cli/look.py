@@ -7,10 +7,14 @@ import typer
 
 from agentic_trading.cancellation import run_async
 from agentic_trading.cli.exits import ExitCode, say, stop
+from agentic_trading.cli.export import ExportFolder, SealsFile, export_command, verify_export
 from agentic_trading.cli.options import AsJson, OfTenant, Store, log_of, trace_list
 
 trace_app = typer.Typer(help="Show decision chains, from a bar to a fill.", no_args_is_help=True)
-audit_app = typer.Typer(help="Verify that a log is complete and unchanged.", no_args_is_help=True)
+audit_app = typer.Typer(
+    help="Verify that a log is complete and unchanged, and export it.", no_args_is_help=True
+)
+audit_app.command("export", short_help="Export records as Parquet, JSON Lines or CSV.")(export_command)
 
 LimitOption = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of chains.")]
 All = Annotated[bool, typer.Option("--all", help="Include chains without a call.")]
@@ -153,16 +157,11 @@ def _warn_of(log: Path, tenant: str | None) -> None:
 
 
 LogOrSession = Annotated[
-    Path,
+    Path | None,
     typer.Argument(
         metavar="PATH", help="A log, or the folder of a session, whose other files are then checked too."
     ),
 ]
-
-
-@audit_app.callback()
-def audit_group() -> None:
-    """Keep `verify` a subcommand. Without a callback, Typer would make it the group itself."""
 
 
 CheckpointOption = Annotated[
@@ -185,17 +184,19 @@ HeadOption = Annotated[
 
 @audit_app.command("verify", short_help="Check every line, hash and cause of a log.")
 def audit_verify(
-    path: LogOrSession,
+    path: LogOrSession = None,
     *,
     checkpoint: CheckpointOption = None,
     head: HeadOption = None,
+    export: ExportFolder = None,
+    seals: SealsFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Check every line, seal, hash and cause of a log, its recorded end, and the files of its session.
 
     Prints whether the log is whole, broken (with place and reason) or cut off. Exits with 1 unless it is
     whole. With --checkpoint or --head, it also finds lines that were cut off the end, and a log that was written
-    again from the start.
+    again from the start. With --export, it checks an export of the log instead.
     """
     from agentic_trading.cli.look_tables import checked_log, known_end, log_values
     from agentic_trading.cli.output import print_table, show_json
@@ -203,6 +204,11 @@ def audit_verify(
     from agentic_trading.operate.log_check import audit_log
 
     start()
+    if export is not None:
+        verify_export(export, seals, as_json=as_json)
+        return
+    if path is None:
+        stop(ExitCode.BAD_INPUT, "PATH is missing. Name a log, the folder of a session, or --export DIR.")
     ends = [known_end(text) for text in head or ()]
     found = run_async(audit_log(path, checkpoint_file=checkpoint, ends=ends))
     if as_json:

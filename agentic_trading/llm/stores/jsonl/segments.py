@@ -17,6 +17,7 @@ import orjson
 
 from agentic_trading.canonical import sha256_hex, utc_text
 from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.merkle import merkle_root
 from agentic_trading.llm.store import GENESIS, ChainHead
 
 SEGMENT_BYTES: Final = 64 << 20
@@ -270,18 +271,3 @@ class SegmentContent:
             root=merkle_root(bytes(self._hashes)),
             head=self.head.hash,
         )
-
-
-def merkle_root(hashes: bytes) -> str:
-    """Return the root of the Merkle tree over hashes of 32 bytes each (RFC 6962, section 2.1), in hex.
-
-    Raises `ValueError` without a hash.
-    """
-    if not hashes:
-        raise ValueError("a segment without lines has no root")
-    level = [sha256(b"\0" + hashes[at : at + 32]).digest() for at in range(0, len(hashes), 32)]
-    while len(level) > 1:
-        # A node without a neighbour moves up as it is. The RFC splits at the largest power of two, which is the same tree.
-        pairs = [sha256(b"\1" + level[at] + level[at + 1]).digest() for at in range(0, len(level) - 1, 2)]
-        level = [*pairs, level[-1]] if len(level) % 2 else pairs
-    return level[0].hex()
