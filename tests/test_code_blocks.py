@@ -28,8 +28,8 @@ RUNS_ALWAYS = ("docs/start/install.md", "docs/start/first-call.md")
 CLONE = "README.md"
 """The page whose shell installs the project, so that it runs in a fresh clone only."""
 USAGE_ERROR: Any = typer.BadParameter.__base__
-LANGUAGES = {"python", "sh", "toml", "json", "jsonl", "text", "ini", ""}
-"""`text` and blocks without a language are output or pictures."""
+LANGUAGES = {"python", "sh", "sql", "toml", "json", "jsonl", "text", "ini", ""}
+"""`sql` runs in `tests/audit/test_auditor_page.py`. `text` and blocks without a language are output or pictures."""
 
 
 def of(language: str) -> list[Block]:
