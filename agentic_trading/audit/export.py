@@ -15,6 +15,7 @@ from typing import Final
 
 import orjson
 
+from agentic_trading.audit import export_files
 from agentic_trading.audit.columns import (
     SCHEMA,
     read_columns,
@@ -29,14 +30,6 @@ from agentic_trading.audit.export_files import (
     ExportOptions,
     ExportState,
     SegmentSeal,
-    connected,
-    copy_options,
-    file_name,
-    literal,
-    path_to_read,
-    put_file,
-    read_export_state,
-    write_export_state,
 )
 from agentic_trading.errors import extra_named
 from agentic_trading.llm.errors import StoreError
@@ -113,13 +106,11 @@ def export_log(
 
     """
     try:
-        with _locked(folder):
+        with _locked(folder), export_files.duckdb_errors(folder):
             return _Export(log, folder, options).run(include_active=include_active)
     except OSError as e:
         reason = f"cannot be written ({e.strerror or e}). Free disk space, or allow writing to the folder"
         raise StoreError(folder, reason) from e
-    except duckdb.Error as e:
-        raise StoreError(folder, f"DuckDB cannot export to it ({e})") from e
 
 
 def log_name(path: Path) -> str:
@@ -161,10 +152,10 @@ class RecordTable:
         return bytes.fromhex("".join(value or "-" for (value,) in found))
 
     def _load(self, path: Path) -> None:
-        source = f"read_json({path_to_read(path)}, format = 'newline_delimited', columns = {read_columns()}, maximum_object_size = {LINE_BYTES}, hive_partitioning = false)"
+        source = f"read_json({export_files.path_to_read(path)}, format = 'newline_delimited', columns = {read_columns()}, maximum_object_size = {LINE_BYTES}, hive_partitioning = false)"
         query = f"SELECT *, CAST(time AT TIME ZONE 'UTC' AS DATE) AS day FROM (SELECT {select_columns()} FROM {source})"
         if self._with_lines:
-            objects = f"read_ndjson_objects({path_to_read(path)}, maximum_object_size = {LINE_BYTES}, hive_partitioning = false)"
+            objects = f"read_ndjson_objects({export_files.path_to_read(path)}, maximum_object_size = {LINE_BYTES}, hive_partitioning = false)"
             query = f"SELECT * FROM ({query}) POSITIONAL JOIN (SELECT json::VARCHAR AS line FROM {objects})"
         self._db.execute(f"CREATE OR REPLACE TEMP TABLE records AS {query}")
 
@@ -185,7 +176,7 @@ class RecordTable:
         types = typed_columns(with_lines=self._with_lines)
         columns = "{" + ", ".join(f"'{name}': '{type_}'" for name, type_ in types.items()) + "}"
         self._db.execute(
-            f"CREATE OR REPLACE TEMP TABLE records AS SELECT * FROM read_json({path_to_read(rows)},"
+            f"CREATE OR REPLACE TEMP TABLE records AS SELECT * FROM read_json({export_files.path_to_read(rows)},"
             f" format = 'newline_delimited', columns = {columns}, maximum_object_size = {max(LINE_BYTES, 2 * longest)})"
         )
         rows.unlink()
@@ -201,7 +192,7 @@ class _Export:
         self._folder = folder
         self._options = options
         self._temporary = folder / TEMPORARY_NAME
-        self._state = read_export_state(folder) or ExportState(options=options)
+        self._state = export_files.read_export_state(folder) or ExportState(options=options)
         if self._state.options != options:
             reason = f"has an export with other options ({_spelled(self._state.options)}). Use these, or another folder"
             raise StoreError(folder, reason)
@@ -219,7 +210,7 @@ class _Export:
         shutil.rmtree(self._temporary, ignore_errors=True)
         self._temporary.mkdir()
         try:
-            with connected(self._temporary) as db:
+            with export_files.connected(self._temporary) as db:
                 self._export_all(db, known, include_active=include_active)
         finally:
             shutil.rmtree(self._temporary, ignore_errors=True)
@@ -252,7 +243,7 @@ class _Export:
 
     def _write_state(self, segments: Sequence[ExportedSegment]) -> None:
         self._state.logs[self._name] = [*segments]
-        write_export_state(self._folder, self._state)
+        export_files.write_export_state(self._folder, self._state)
 
     def _has_files(self, segment: ExportedSegment) -> bool:
         for file in (*segment.files, *segment.proofs):
@@ -265,9 +256,8 @@ class _Export:
         self, db: "duckdb.DuckDBPyConnection", table: RecordTable, segment: SealedSegment
     ) -> ExportedSegment:
         seal, name = segment.seal, segment.path().name
-        with segment.open() as file:
-            if file_digest(file, "sha256").hexdigest() != seal.sha256:
-                raise self._changed(name)
+        if _digest(segment) != seal.sha256:
+            raise self._changed(name)
         changed = table.load(segment.path, segment.open)
         if changed is not None:
             self._note(name, changed)
@@ -323,15 +313,17 @@ class _Export:
         marks = {"log": self._name, "first": str(exported.first), **marks, "schema": SCHEMA}
         files, proofs = [], []
         for values, condition in self._partitions(db):
-            target = literal(str(self._temporary / "file"))
-            query = f"COPY (SELECT * FROM records WHERE {condition}) TO {target} {copy_options(self._options, marks)}"
+            target = export_files.sql_text(str(self._temporary / "file"))
+            query = f"COPY (SELECT * FROM records WHERE {condition}) TO {target} {export_files.copy_options(self._options, marks)}"
             records = db.execute(query).fetchall()[0][0]
-            name = file_name(self._options, values, self._name, exported.first)
-            files.append(put_file(self._folder, name).model_copy(update={"records": records}))
+            name = export_files.file_name(self._options, values, self._name, exported.first)
+            files.append(export_files.put_file(self._folder, name).model_copy(update={"records": records}))
             if tree is not None:
-                name = file_name(self._options, values, self._name, exported.first, are_proofs=True)
+                name = export_files.file_name(
+                    self._options, values, self._name, exported.first, are_proofs=True
+                )
                 content = _proofs(db, condition, tree, exported, marks)
-                made = put_file(self._folder, name, content)
+                made = export_files.put_file(self._folder, name, content)
                 proofs.append(made.model_copy(update={"records": records}))
         self._done.segments += 1
         self._done.files += len(files) + len(proofs)
@@ -353,6 +345,15 @@ class _Export:
                 db.execute(f"SET VARIABLE of_{key} = CAST(? AS VARCHAR)", [value])
                 conditions.append(f"{key}::VARCHAR IS NOT DISTINCT FROM getvariable('of_{key}')")
             yield values[: len(keys)], " AND ".join(conditions)
+
+
+def _digest(segment: SealedSegment) -> str:
+    """Return the SHA-256 of the uncompressed bytes of a segment."""
+    try:
+        with segment.open() as file:
+            return file_digest(file, "sha256").hexdigest()
+    except OSError as e:
+        raise StoreError(segment.path(), f"cannot be read ({e.strerror}). Restore it") from e
 
 
 def _proofs(

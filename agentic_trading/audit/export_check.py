@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import file_digest
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 import orjson
 from pydantic import BaseModel
 
+from agentic_trading.audit import export_files
 from agentic_trading.audit.columns import COLUMNS
 from agentic_trading.audit.export import RecordTable
 from agentic_trading.audit.export_files import (
@@ -21,10 +22,6 @@ from agentic_trading.audit.export_files import (
     ExportedSegment,
     ExportState,
     SegmentSeal,
-    connected,
-    files_in,
-    read_export_state,
-    source_of,
 )
 from agentic_trading.errors import extra_named
 from agentic_trading.llm.errors import StoreError
@@ -35,7 +32,7 @@ with extra_named():
     import duckdb
 
 MOST_LINES: Final = 20
-"""The most lines that are named per file and problem."""
+"""The most lines that each check of a file names."""
 
 _AT_ONCE: Final = 1000
 
@@ -82,11 +79,15 @@ def check_export(folder: Path, seals: Sequence[SegmentSeal] | None = None) -> Ex
         StoreError: If `folder` has no export.
 
     """
-    state = read_export_state(folder)
+    state = export_files.read_export_state(folder)
     if state is None:
         raise StoreError(folder / STATE_NAME, "is missing. Name the folder of an export")
     findings = [*_wrong_files(folder, state)]
-    with TemporaryDirectory() as temporary, connected(Path(temporary)) as db:
+    with (
+        export_files.duckdb_errors(folder),
+        TemporaryDirectory() as temporary,
+        export_files.connected(Path(temporary)) as db,
+    ):
         for log, segments in state.logs.items():
             findings += _unlinked(log, segments)
             for segment in segments:
@@ -136,7 +137,7 @@ def _wrong_files(folder: Path, state: ExportState) -> Iterator[ExportFinding]:
                 yield ExportFinding(
                     file=file.path, reason=f"was changed: its SHA-256 is not that in {STATE_NAME}"
                 )
-    for path in files_in(folder, state.options.format):
+    for path in export_files.files_in(folder, state.options.format):
         if path not in known:
             yield ExportFinding(
                 file=path, reason=f"is not a file of this export: {STATE_NAME} does not name it"
@@ -213,22 +214,22 @@ class _SegmentCheck:
                 yield ExportFinding(file=file.path, reason=f"cannot be read ({str(e).splitlines()[0]})")
         self._rows.sort(key=lambda row: row.seq)
         if are_readable:
-            yield from self._misplaced()
+            yield from islice(self._misplaced(), MOST_LINES)
         if self._options.with_proofs and self._segment.seal is not None:
-            yield from self._unproved()
+            yield from islice(self._unproved(), MOST_LINES)
 
     def _in_file(self, file: ExportedFile) -> Iterator[ExportFinding]:
         """Yield the problems inside a file, and keep its rows."""
-        source = source_of(self._folder / file.path, self._options)
+        source = export_files.source_of(self._folder / file.path, self._options)
         rows = [
             _Row(seq, digest, file.path)
             for seq, digest in self._db.execute(f"SELECT seq, hash FROM {source}").fetchall()
         ]
         self._rows += rows
-        for before, after in pairwise(rows):
-            if after.seq < before.seq:
-                reason = f"it comes after line {before.seq}"
-                yield ExportFinding(file=file.path, line=after.seq, reason=reason)
+        swapped = ((before, after) for before, after in pairwise(rows) if after.seq < before.seq)
+        for before, after in islice(swapped, MOST_LINES):
+            reason = f"it comes after line {before.seq}"
+            yield ExportFinding(file=file.path, line=after.seq, reason=reason)
         if (tenant := self._options.tenant) is not None:
             others = self._db.execute(
                 f"SELECT seq FROM {source} WHERE tenant IS DISTINCT FROM ? ORDER BY seq", [tenant]
@@ -242,14 +243,14 @@ class _SegmentCheck:
     def _wrong_lines(self, file: ExportedFile, source: str) -> Iterator[ExportFinding]:
         """Yield each line whose hash or link is wrong, and copy the lines to a file."""
         found = self._db.cursor().execute(f"SELECT seq, hash, line FROM {source} ORDER BY seq")
-        before, hash_ = self._segment.first - 1, self._segment.prev
+        before, hash_, named = self._segment.first - 1, self._segment.prev, 0
         with self._copy.open("wb") as copy:
             while rows := found.fetchmany(_AT_ONCE):
                 for seq, digest, text in rows:
                     line = (text or "").encode()
                     copy.write(line + b"\n")
                     reason, own = _checked_line(line, seq, digest, hash_ if seq == before + 1 else "")
-                    if reason:
+                    if reason and (named := named + 1) <= MOST_LINES:
                         yield ExportFinding(file=file.path, line=seq, reason=reason)
                     before, hash_ = seq, own
 

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any, Final, Literal, assert_never
@@ -197,7 +198,23 @@ def connected(temporary: Path) -> "duckdb.DuckDBPyConnection":
     return db
 
 
-def literal(text: str) -> str:
+@contextmanager
+def duckdb_errors(folder: Path) -> Generator[None]:
+    """Raise `StoreError` for an error of DuckDB, and `KeyboardInterrupt` if a signal interrupted it."""
+    try:
+        yield
+    except duckdb.InterruptException as e:
+        raise KeyboardInterrupt from e
+    except duckdb.Error as e:
+        raise StoreError(folder, f"DuckDB cannot export to it or read it ({e})") from e
+    except RuntimeError as e:
+        # A signal handler that raises within a query becomes a plain `RuntimeError`.
+        if str(e) == "Query interrupted":
+            raise KeyboardInterrupt from e
+        raise
+
+
+def sql_text(text: str) -> str:
     """Return a text as an SQL literal."""
     doubled = text.replace("'", "''")
     return f"'{doubled}'"
@@ -205,14 +222,14 @@ def literal(text: str) -> str:
 
 def path_to_read(path: Path) -> str:
     """Return a path as an SQL literal of exactly this file. DuckDB reads `*`, `?` and `[` as patterns."""
-    return literal(re.sub(r"([*?[])", r"[\1]", str(path.absolute())))
+    return sql_text(re.sub(r"([*?[])", r"[\1]", str(path.absolute())))
 
 
 def copy_options(options: ExportOptions, marks: dict[str, str]) -> str:
     """Return the options of `COPY`. `marks` become the metadata of a Parquet file."""
     match options.format:
         case "parquet":
-            pairs = ", ".join(f"{name}: {literal(value)}" for name, value in marks.items())
+            pairs = ", ".join(f"{name}: {sql_text(value)}" for name, value in marks.items())
             how = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_ROW_GROUP}, KV_METADATA {{{pairs}}}"
         case "jsonl":
             how = "FORMAT json"

@@ -75,8 +75,11 @@ def export_command(
     start()
     from dataclasses import asdict
 
+    from agentic_trading.errors import require_extra
     from agentic_trading.operate.choices import pluralize
     from agentic_trading.platform.errors import OptionError
+
+    require_extra("duckdb")
     from agentic_trading.platform.log_segments import export_at, options_of
 
     if to is None:
@@ -95,6 +98,9 @@ def export_command(
 
 def verify_export(folder: Path, seals: Path | None, *, as_json: bool) -> None:
     """Check an export, and exit with 1 if it is incomplete or was changed."""
+    from agentic_trading.errors import require_extra
+
+    require_extra("duckdb")
     from agentic_trading.audit.export_check import check_export
     from agentic_trading.cli.output import show_json
     from agentic_trading.operate.choices import pluralize

@@ -79,7 +79,7 @@ def rows_of(folder: Path, **options: Any) -> list[dict[str, Any]]:
     columns = [f"epoch_us({name})" if kind == "TIMESTAMPTZ" else name for name, kind in names.items()]
     found = []
     for file in sorted(folder.rglob(f"*.{chosen.format}")):
-        rows = duckdb.sql(f"SELECT {', '.join(columns)} FROM {source_of(file, chosen)}").fetchall()
+        rows = duckdb.execute(f"SELECT {', '.join(columns)} FROM {source_of(file, chosen)}").fetchall()
         found += [dict(zip(names, row, strict=True)) for row in rows]
     for row in found:
         row["body"] = row["body"] and orjson.loads(row["body"])

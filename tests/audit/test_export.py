@@ -260,7 +260,7 @@ def test_parquet_metadata_names_segment_and_schema(log: Path, tmp_path: Path) ->
     export(log, tmp_path / "out")
 
     path = tmp_path / "out" / "worker-1-00000000000000000021.parquet"
-    found = duckdb.sql(f"SELECT decode(key), decode(value) FROM parquet_kv_metadata('{path}')").fetchall()
+    found = duckdb.execute(f"SELECT decode(key), decode(value) FROM parquet_kv_metadata('{path}')").fetchall()
     seal = read_export_state(tmp_path / "out").logs["worker-1"][1].seal  # type: ignore[union-attr]
     assert seal is not None
     assert dict(found) == {
