@@ -43,7 +43,7 @@ MOST_NAMED: Final = 20
 """The most lines of a segment that a note lists."""
 
 _STATE_EVERY: Final = 16
-"""Segments after which the state is written. After a crash, at most these are exported again."""
+"""Segments after which the state is written, because it is written as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class RecordTable:
                 return None
 
     def hashes(self) -> bytes:
-        """Return the hashes of the records, in order. Raises `ValueError` if one is no hash."""
+        """Return the hashes of the records, in order. Raises `ValueError` for other texts."""
         found = self._db.execute("SELECT hash FROM records ORDER BY seq").fetchall()
         return bytes.fromhex("".join(value or "-" for (value,) in found))
 
@@ -156,6 +156,7 @@ class RecordTable:
         query = f"SELECT *, CAST(time AT TIME ZONE 'UTC' AS DATE) AS day FROM (SELECT {select_columns()} FROM {source})"
         if self._with_lines:
             objects = f"read_ndjson_objects({export_files.path_to_read(path)}, maximum_object_size = {LINE_BYTES}, hive_partitioning = false)"
+            # By position, because both sides read the same lines in the same order. A join by `seq` loses the order.
             query = f"SELECT * FROM ({query}) POSITIONAL JOIN (SELECT json::VARCHAR AS line FROM {objects})"
         self._db.execute(f"CREATE OR REPLACE TEMP TABLE records AS {query}")
 
@@ -376,6 +377,7 @@ def _proofs(
         })
         for seq, digest in rows
     ]
+    # Without the time of now, so that the same records give the same bytes.
     return gzip.compress(b"\n".join([*lines, b""]), compresslevel=4, mtime=0)
 
 

@@ -244,6 +244,7 @@ class _SegmentCheck:
         """Yield each line whose hash or link is wrong, and copy the lines to a file."""
         found = self._db.cursor().execute(f"SELECT seq, hash, line FROM {source} ORDER BY seq")
         before, hash_, named = self._segment.first - 1, self._segment.prev, 0
+        # Copied, because DuckDB reads JSON with types only from a file.
         with self._copy.open("wb") as copy:
             while rows := found.fetchmany(_AT_ONCE):
                 for seq, digest, text in rows:

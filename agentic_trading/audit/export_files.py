@@ -153,6 +153,7 @@ def put_file(folder: Path, name: str, content: bytes | None = None) -> ExportedF
 
 def safe_name(text: str) -> str:
     """Return a text as a part of a file name. Long ones become their hash."""
+    # Shortened, because a file system allows 255 bytes, and a tenant id of 256 bytes has up to 768 when quoted.
     name = quote(text, safe="")
     return name if len(name) <= _LONGEST_NAME else f"sha256-{sha256_hex(text.encode())}"
 
@@ -174,6 +175,7 @@ def file_name(
         f"{key}={'__HIVE_DEFAULT_PARTITION__' if value is None else safe_name(value)}"
         for key, value in zip(options.partition_by, values, strict=True)
     ]
+    # Another suffix than that of records, so that a pattern for records does not match it.
     suffix = "proofs.json.gz" if are_proofs else options.format
     return "/".join([*folders, f"{log}-{first:020}.{suffix}"])
 
