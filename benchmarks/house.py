@@ -249,12 +249,13 @@ def figures() -> list[Figure]:
     return [
         # The limits of code are the figures after the merges of decision 87 and 1 %. A later part raises one with a line
         # that says what it bought.
-        # Part 15a bought segments with seals, ids of sealed segments, compression and checkpoints: seven files.
-        Figure("files of the gateway", len(gateway), 227),
+        # Part 15a bought segments with seals, ids of sealed segments, compression and checkpoints (seven files), and exports
+        # with proofs (seven).
+        Figure("files of the gateway", len(gateway), 234),
         Figure("files of the desk", len(desk), 105),
-        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 38_800),
+        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 39_950),
         Figure("code lines of the desk", sum(module.code_lines for module in desk), 14_334),
-        Figure("files with one importer", len(one_importer(ours)), 56),
+        Figure("files with one importer", len(one_importer(ours)), 59),
         Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 0),
         Figure("public names that stand for two things", len(names_twice(ours, *definitions)), 0),
         Figure("import lines, % of all", round(import_share(ours), 1), 6.6),

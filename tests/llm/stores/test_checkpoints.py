@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from structlog.testing import capture_logs
 from agentic_trading.clock import SimClock
 from agentic_trading.llm import Durability, JsonFileInteractionStore, StoreError
 from agentic_trading.llm.store import GENESIS, ChainHead
-from agentic_trading.llm.stores.jsonl.checkpoints import Checkpoint, CheckpointWriter, read_checkpoints
+from agentic_trading.llm.stores.jsonl.checkpoints import CheckpointWriter, read_checkpoints
 from agentic_trading.llm.stores.jsonl.file import LogFile
 from agentic_trading.llm.stores.jsonl.segments import LogFiles, read_seals
 from agentic_trading.llm.stores.record_codec import identity_of
@@ -186,16 +187,12 @@ def test_end_written_again_is_found_by_checkpoint(tmp_path: Path) -> None:
 def test_seals_written_again_are_found_by_checkpoint(tmp_path: Path) -> None:
     path, file = tmp_path / "log.jsonl", tmp_path / "checkpoints.jsonl"
     write(path, 4, checkpoint_file=file, segment_bytes=1)
-    lines = [Checkpoint(**{**vars_of(one), "seals": "a" * 64}) for one in read_checkpoints(file)[-1:]]
-    file.write_bytes(b"".join(orjson.dumps(vars_of(one)) + b"\n" for one in lines))
+    last = replace(read_checkpoints(file)[-1], seals="a" * 64)
+    file.write_bytes(orjson.dumps(asdict(last)) + b"\n")
 
     ((verdict, _, reason),) = problems(audited(path, file))
 
-    assert (verdict, reason) == ("broken", f"it lacks the last seal of the checkpoint of {lines[0].time}")
-
-
-def vars_of(one: Checkpoint) -> dict[str, str | int]:
-    return {"log": one.log, "seq": one.seq, "head": one.head, "seals": one.seals, "time": one.time}
+    assert (verdict, reason) == ("broken", f"it lacks the last seal of the checkpoint of {last.time}")
 
 
 @pytest.mark.parametrize(

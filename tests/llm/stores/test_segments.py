@@ -46,9 +46,9 @@ def log_in_segments(path: Path, *, compress: bool = False, count: int = LINES) -
     return events
 
 
-def opened(path: Path, **options: bool) -> LogFile:
+def opened(path: Path, *, compress: bool = False) -> LogFile:
     """Open a log for writing."""
-    return LogFile(path, HastyDisk(), **options)
+    return LogFile(path, HastyDisk(), compress=compress)
 
 
 def test_full_segment_is_sealed_before_next_record(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from struct import Struct, iter_unpack
 from typing import BinaryIO, Final
 
-import cramjam
 from typing_extensions import Buffer, override
 
 FRAME_BYTES: Final = 128 << 10
@@ -36,6 +35,8 @@ class DamagedSegmentError(OSError):
 
 def compressed_frames(file: BinaryIO) -> Iterator[bytes]:
     """Yield the compressed frames of a plain segment, then the seek table."""
+    import cramjam  # on use, because few logs are compressed
+
     sizes = bytearray()
     count = 0
     while plain := file.read(FRAME_BYTES):
@@ -124,6 +125,8 @@ class FramedFile(io.RawIOBase):
         return starts, ends
 
     def _read_frame(self, number: int) -> memoryview:
+        import cramjam
+
         begin, end = self._starts[number], self._starts[number + 1]
         size = self._ends[number + 1] - self._ends[number]
         self._file.seek(begin)
