@@ -31,6 +31,7 @@ MAY_IMPORT_LATE = (
     "agentic_trading/platform/adapters.py",
     "agentic_trading/platform/port_adapters.py",
     "agentic_trading/cli/",
+    "agentic_trading/llm/stores/jsonl/frames.py",  # few logs are compressed
     "agentic_trading/desk/cli/",
     "agentic_trading/llm/providers/anthropic/provider.py",
     "agentic_trading/structured/pipeline.py",  # an extra that most never need

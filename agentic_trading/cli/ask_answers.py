@@ -61,12 +61,12 @@ from agentic_trading.platform.config import (
     PlatformConfig,
     ProviderConfig,
     provider_and_model,
-    without_password,
 )
 from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.platform import Platform, Ports, run_started
 from agentic_trading.platform.settings import load_config, user_name
 from agentic_trading.platform.tables import Tables, factories_of, tables_of
+from agentic_trading.platform.urls import without_password
 from agentic_trading.structured.prompts import first_request
 
 AGENT: Final = "ask"

@@ -13,9 +13,9 @@ from agentic_trading.platform.config import (
     PlatformConfig,
     ProviderConfig,
     provider_and_model,
-    redis_address,
 )
 from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.urls import redis_address
 
 HOSTED: Final = tuple(
     provider.value

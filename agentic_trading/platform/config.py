@@ -3,14 +3,13 @@
 import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -55,6 +54,7 @@ from agentic_trading.platform.errors import (
     found_text,
     nearest_origin,
 )
+from agentic_trading.platform.urls import bus_address, redis_address, without_password
 from agentic_trading.structured.feedback import near_miss
 
 SMALLEST_ANSWER_LIMIT = 1024
@@ -261,8 +261,6 @@ def provider_and_model(name: str) -> tuple[str, str]:
 
 MOST_CONCURRENT: Final = 256
 
-_KAFKA = re.compile(r"kafka://[\w.\[\]:-]+:\d{1,5}(,[\w.\[\]:-]+:\d{1,5})*", re.ASCII)
-_TLS_FILES: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 _USD = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?")
 
 
@@ -281,39 +279,6 @@ def _usd(value: Any) -> Decimal:
     example = f"{value:.9f}".rstrip("0").rstrip(".") if is_amount else "25"
     raise ValueError(
         f'dollars as text, such as "{example}", up to "{LARGEST // NANO}", with at most nine decimals'
-    )
-
-
-def redis_address(address: str) -> str:
-    """Return the URL of a Redis unchanged. Raises `ValueError` with the text of the allowed values."""
-    try:
-        parts = urlsplit(address)
-        options = {
-            name
-            for name, _ in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        }
-        place = parts.path if parts.scheme == "unix" else parts.hostname
-        is_one = parts.scheme in {"redis", "rediss", "unix"} and bool(place) and parts.port != 0
-        is_one &= options <= (_TLS_FILES if parts.scheme == "rediss" else frozenset())
-    except ValueError:  # the port is not a number
-        is_one = False
-    if not is_one:
-        files = ", ".join(sorted(_TLS_FILES))
-        raise ValueError(
-            f"redis://HOST:PORT, rediss://HOST:PORT, or unix://PATH. After a ?, rediss accepts only {files}"
-        )
-    return address
-
-
-def _bus_address(address: str) -> str:
-    if _KAFKA.fullmatch(address):
-        return address
-    with suppress(ValueError):
-        place = urlsplit(redis_address(address))
-        if not place.query and (place.scheme == "unix" or (place.path.strip("/") or "0").isdecimal()):
-            return address
-    raise ValueError(
-        "kafka://HOST:PORT[,HOST:PORT...], redis://HOST:PORT, rediss://HOST:PORT, or unix://PATH"
     )
 
 
@@ -421,7 +386,7 @@ class BusConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=Tru
 
     """
 
-    url: Annotated[StrictStr, AfterValidator(_bus_address)] | None = Field(default=None, repr=False)
+    url: Annotated[StrictStr, AfterValidator(bus_address)] | None = Field(default=None, repr=False)
     namespace: Annotated[StrictStr, AfterValidator(lambda name: name and _tenant(name))] = ""
     max_message_bytes: Annotated[StrictInt, Field(ge=4096, le=1 << 24)] = MAX_MESSAGE_BYTES
     ca_file: PathValue | None = None
@@ -620,15 +585,10 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
         """The SHA-256 of the canonical JSON of all values, without secrets."""
         values = self.public_values()
         # Empty tables are left out, so that configurations without them keep the hash of earlier releases.
-        named = {name: values.pop(name) for name in ("checks", "rules")}
+        named = {name: values.pop(name) for name in ("checks", "rules", "log")}
+        if self.log == LogConfig():
+            named["log"] = {}
         return sha256_hex(canonical_bytes(values | {name: table for name, table in named.items() if table}))
-
-
-def without_password(url: str) -> str:
-    """Return a URL with `…` in place of user and password."""
-    parts = urlsplit(url)
-    _, at, host = parts.netloc.rpartition("@")
-    return parts._replace(netloc=f"…@{host}").geturl() if at else url
 
 
 _TABLES: Final[Mapping[tuple[str, ...], type[BaseModel]]] = MappingProxyType({

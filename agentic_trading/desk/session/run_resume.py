@@ -18,8 +18,8 @@ from agentic_trading.operate.log_check import check_log
 from agentic_trading.operate.providers import asked_providers, base_url_of
 from agentic_trading.operate.session_folder import BusPlace, RunManifest, SessionFolder
 from agentic_trading.platform import port_adapters
-from agentic_trading.platform.config import without_password
 from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.urls import without_password
 
 LEFT_OUT: Final = "left out"
 NowAndBefore = tuple[object, object]
