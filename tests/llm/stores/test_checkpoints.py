@@ -19,7 +19,7 @@ from agentic_trading.llm.stores.jsonl.segments import LogFiles, read_seals
 from agentic_trading.llm.stores.record_codec import identity_of
 from agentic_trading.operate.log_check import KnownEnd, LogCheck, audit_log
 from tests.build import event
-from tests.llm.stores.jsonl_logs import HastyDisk
+from tests.llm.stores.jsonl_logs import HastyDisk, change_line
 
 
 def write(
@@ -108,6 +108,18 @@ def test_unwritable_checkpoint_does_not_stop_the_log(tmp_path: Path) -> None:
 
     assert [entry["event"] for entry in logs] == ["log_checkpoint_not_written"]
     assert len(read_seals(LogFiles(path).seals).each) == 3
+
+
+def test_damaged_first_segment_does_not_stop_the_log(tmp_path: Path) -> None:
+    path, file = tmp_path / "log.jsonl", tmp_path / "checkpoints.jsonl"
+    write(path, 3, checkpoint_file=tmp_path / "others.jsonl", segment_bytes=1)
+    change_line(path, 1, lambda line: line.replace(b"e-0", b"e-X"))
+
+    with capture_logs() as logs:
+        write(path, 2, checkpoint_file=file, name="more")
+
+    assert {entry["event"] for entry in logs} == {"log_checkpoint_not_written"}
+    assert len(path.read_bytes().splitlines()) == 3
 
 
 def test_unfinished_checkpoint_is_left_out(tmp_path: Path) -> None:

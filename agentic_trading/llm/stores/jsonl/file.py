@@ -18,7 +18,7 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError, StoreLockedError
 from agentic_trading.llm.event import PLATFORM, Event, TailSetAside
-from agentic_trading.llm.log_line import holds_whole_line, read_line
+from agentic_trading.llm.log_line import BrokenRecordError, holds_whole_line, read_line
 from agentic_trading.llm.stores import record_codec
 from agentic_trading.llm.stores.jsonl.checkpoints import CheckpointWriter
 from agentic_trading.llm.stores.jsonl.disk import Disk
@@ -30,6 +30,9 @@ from agentic_trading.llm.stores.jsonl.segments import (
     LogFiles,
     SegmentContent,
 )
+from agentic_trading.logger import get_logger
+
+log = get_logger()
 
 _KEEP_AWAY = "let no other program rotate, cut or replace a log that is in use"
 _COPIED_AT_ONCE = 1 << 20
@@ -201,9 +204,12 @@ class LogFile:
         if self._checkpoints is None or not self._checkpoints.is_due(head, now=now or self._is_sealed_since):
             return
         self._is_sealed_since = False
-        if not self._first_hash:
-            self._first_hash = read_line(self._reader.line_from(1, 0)).hash
-        self._checkpoints.put(self._first_hash, head, self._sealed.seals_head)
+        try:
+            self._first_hash = self._first_hash or read_line(self._reader.line_from(1, 0)).hash
+        except (StoreError, BrokenRecordError) as e:  # an old segment was damaged. Writing goes on
+            log.warning("log_checkpoint_not_written", path=str(self._path), error=str(e))
+        else:
+            self._checkpoints.put(self._first_hash, head, self._sealed.seals_head)
 
     def _is_full(self, time: datetime | None) -> bool:
         content = self._segment.content
