@@ -312,18 +312,25 @@ class LogReader:
             raise StoreError(self.path, reason) from e
 
     def _open(self, first: int) -> _OpenSegment | None:
-        if sealed := self.files.find_sealed(first):
-            return _OpenSegment(_open_sealed(sealed), sealed)
+        if sealed := self._open_sealed(first):
+            return sealed
         try:
             active = _OpenSegment(self.path.open("rb"), None)
         except FileNotFoundError:
             active = None
         # Looked for again, because the active segment may have been sealed before it was opened.
-        if sealed := self.files.find_sealed(first):
-            if active is not None:
-                active.file.close()
-            return _OpenSegment(_open_sealed(sealed), sealed)
-        return active
+        if (sealed := self._open_sealed(first)) and active is not None:
+            active.file.close()
+        return sealed or active
+
+    def _open_sealed(self, first: int) -> _OpenSegment | None:
+        # Opened without a check before, because the writer may replace the plain file by the compressed one.
+        plain, packed = self.files.sealed(first), self.files.compressed(first)
+        with suppress(FileNotFoundError):
+            return _OpenSegment(plain.open("rb"), plain)
+        with suppress(FileNotFoundError):
+            return _OpenSegment(open_compressed(packed), packed)
+        return None
 
 
 def _line_at(file: BufferedReader, place: LinePlace) -> ChainedRecord | None:
@@ -334,7 +341,3 @@ def _line_at(file: BufferedReader, place: LinePlace) -> ChainedRecord | None:
     except BrokenRecordError:
         return None
     return line if line is not None and line.seq == place.seq else None
-
-
-def _open_sealed(path: Path) -> BufferedReader:
-    return open_compressed(path) if path.suffix == ".zst" else path.open("rb")
