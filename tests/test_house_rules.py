@@ -23,6 +23,8 @@ from benchmarks.house import (
     read,
 )
 
+pytestmark = pytest.mark.timeout(60)  # a thousand files are parsed, next to the other tests
+
 MOST_NAMES = 6
 """How many names of one module a statement may import."""
 
