@@ -104,6 +104,8 @@ async def test_processes_continue_after_healthy_rebuild(opens: Opening) -> None:
     await spend(other, ask(10))
     await spend(ledger, ask(10))
 
+    assert (await of_tenant(ledger)).spent.nusd == 60 + 10 + 10
+
 
 async def test_only_latest_processes_are_remembered(opens: Opening) -> None:
     ledger, newcomer = await opens([tenant(1000)]), await opens([tenant(1000)])

@@ -206,8 +206,8 @@ class SealedSegments:
         missing = self._seals[stored:]
         if len(missing) > 1:
             log.info("log_ids_read", path=str(self._files.ids), segments=len(missing))
-        for seal in missing:
-            before = self._seals[self._seals.index(seal) - 1].end if seal.first > 1 else ChainHead()
+        for number, seal in enumerate(missing, start=stored):
+            before = self._seals[number - 1].end if number else ChainHead()
             start = LogPosition(before, seal.first)
             places, offset = [], 0
             for line, reached in self._reader.walk(start, seal.last):
