@@ -1,6 +1,6 @@
-"""Read files that a user names: regular files of bounded size, within a time limit.
+"""Read files that a user names, within limits of size and time, and replace files durably.
 
-Such a path may be a FIFO, a device, a huge file, or a file on a disk that does not answer. All of them end in
+A path that a user names may be a FIFO, a device, a huge file, or a file on a disk that does not answer. All of them end in
 one clear error here.
 """
 
@@ -123,6 +123,33 @@ def read_toml(path: Path) -> dict[str, Any]:
     if _is_deeper(tables, MOST_DEPTH):
         raise NoTomlError(_TOO_DEEP)
     return tables
+
+
+def replace_file(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """Replace a file atomically: after a crash it has its former or its new content. Blocks.
+
+    With `sync`, the new content is on disk when this returns. Raises `OSError`.
+    """
+    # A dead writer may have left a file of this name. It is overwritten.
+    new = path.with_name(f"{path.name}.new")
+    with new.open("wb") as file:
+        file.write(content)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+    new.replace(path)
+    if sync:
+        # Otherwise the new name could be lost in a power failure.
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk. Blocks. Raises `OSError`."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def whole_number(digits: str) -> int:

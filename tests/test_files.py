@@ -8,7 +8,14 @@ from threading import Event
 
 import pytest
 
-from agentic_trading.files import UnreadableFileError, read_file, read_utf8, read_within, whole_number
+from agentic_trading.files import (
+    UnreadableFileError,
+    read_file,
+    read_utf8,
+    read_within,
+    replace_file,
+    whole_number,
+)
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -116,3 +123,21 @@ def test_overlong_integer_text_is_refused() -> None:
     assert whole_number("-12") == -12
     with pytest.raises(ValueError, match="has 641 digits, at most 640 are allowed"):
         whole_number("9" * 641)
+
+
+def test_replaced_file_has_its_new_content_and_leaves_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    (tmp_path / "state.json.new").write_bytes(b"of a dead writer")
+    for content in (b"first", b""):
+        replace_file(path, content)
+        assert path.read_bytes() == content
+    assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_failed_replacement_keeps_the_former_content(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    replace_file(path, b"first", sync=False)
+    (tmp_path / "state.json.new").mkdir()
+    with pytest.raises(IsADirectoryError):
+        replace_file(path, b"second")
+    assert path.read_bytes() == b"first"

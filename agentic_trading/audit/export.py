@@ -29,12 +29,11 @@ from agentic_trading.audit.export_files import (
     ExportedSegment,
     ExportOptions,
     ExportState,
-    SegmentSeal,
 )
 from agentic_trading.errors import extra_named
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.merkle import MerkleTree, merkle_root
-from agentic_trading.llm.store import GENESIS, ChainedRecord
+from agentic_trading.llm.store import GENESIS, ChainedRecord, Seal
 
 with extra_named():
     import duckdb
@@ -50,7 +49,7 @@ _STATE_EVERY: Final = 16
 class SealedSegment:
     """A sealed segment: its seal, where its file is now, and how its uncompressed bytes are read."""
 
-    seal: SegmentSeal
+    seal: Seal
     path: Callable[[], Path]
     open: Callable[[], BufferedReader]
 
@@ -270,7 +269,7 @@ class _Export:
         exported = ExportedSegment(first=seal.first, last=seal.last, root=seal.root, prev=prev, seal=seal)
         return self._written(db, exported, marks, tree if self._options.with_proofs else None)
 
-    def _head_before(self, seal: SegmentSeal) -> str:
+    def _head_before(self, seal: Seal) -> str:
         return next(each.seal.head for each in self._log.sealed if each.seal.last == seal.first - 1)
 
     def _changed(self, name: str) -> StoreError:

@@ -21,12 +21,12 @@ from agentic_trading.audit.export_files import (
     ExportedFile,
     ExportedSegment,
     ExportState,
-    SegmentSeal,
 )
 from agentic_trading.errors import extra_named
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.log_line import BrokenRecordError, read_line
 from agentic_trading.llm.merkle import merkle_root, root_of_proof
+from agentic_trading.llm.store import Seal
 
 with extra_named():
     import duckdb
@@ -64,7 +64,7 @@ class ExportCheck(BaseModel, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def check_export(folder: Path, seals: Sequence[SegmentSeal] | None = None) -> ExportCheck:
+def check_export(folder: Path, seals: Sequence[Seal] | None = None) -> ExportCheck:
     """Check that an export is complete, in order and unchanged.
 
     Numbers must be without a gap, and the hashes must have the root of each seal. With proofs, each record is
@@ -163,9 +163,7 @@ def _unlinked(log: str, segments: Sequence[ExportedSegment]) -> Iterator[ExportF
             yield ExportFinding(file=STATE_NAME, line=after.first, reason=reason)
 
 
-def _unlike_seals(
-    segments: Sequence[ExportedSegment], seals: Sequence[SegmentSeal]
-) -> Iterator[ExportFinding]:
+def _unlike_seals(segments: Sequence[ExportedSegment], seals: Sequence[Seal]) -> Iterator[ExportFinding]:
     """Yield a finding for each difference between the seals of an export and those of a trusted copy."""
     exported = {segment.seal.hash for segment in segments if segment.seal}
     for seal in seals:
@@ -326,7 +324,7 @@ def _missing(file: str, first: int, last: int) -> ExportFinding:
     return ExportFinding(file=file, line=first, reason=reason)
 
 
-def _is_proved(row: _Row, seal: SegmentSeal, proof: Sequence[str]) -> bool:
+def _is_proved(row: _Row, seal: Seal, proof: Sequence[str]) -> bool:
     try:
         digest = bytes.fromhex(row.hash)
         return root_of_proof(digest, row.seq - seal.first, seal.count, proof) == seal.root

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ValidationError
 from agentic_trading.audit.columns import SCHEMA, typed_columns
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.errors import extra_named
-from agentic_trading.files import read_file
+from agentic_trading.files import read_file, sync_folder
 from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.store import Seal
 
 with extra_named():
     import duckdb
@@ -36,22 +37,6 @@ _MEMORY: Final = "1GB"
 _MOST_STATE_BYTES: Final = 1 << 30
 _LONGEST_NAME: Final = 200
 _ROW_GROUP: Final = 60_000
-
-
-class SegmentSeal(BaseModel, frozen=True):
-    """The seal of a segment, as in the file of seals."""
-
-    first: int
-    last: int
-    count: int
-    bytes: int
-    first_time: str
-    last_time: str
-    sha256: str
-    root: str
-    head: str
-    prev: str
-    hash: str
 
 
 class ExportOptions(BaseModel, frozen=True):
@@ -99,7 +84,7 @@ class ExportedSegment(BaseModel, frozen=True):
     last: int
     root: str
     prev: str
-    seal: SegmentSeal | None = None
+    seal: Seal | None = None
     files: tuple[ExportedFile, ...] = ()
     proofs: tuple[ExportedFile, ...] = ()
 
@@ -143,11 +128,7 @@ def put_file(folder: Path, name: str, content: bytes | None = None) -> ExportedF
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished.replace(path)
     for each in {path.parent, *(one.parent for one in missing)}:
-        handle = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_folder(each)
     return made
 
 

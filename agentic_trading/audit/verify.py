@@ -1,7 +1,6 @@
 """Verify logs: every hash, every chain, and the source logs of an archive."""
 
 import asyncio
-import os
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -13,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from agentic_trading.bus.log_stream import LogHead
 from agentic_trading.canonical import sha256_hex, utc_text
-from agentic_trading.files import read_file
+from agentic_trading.files import read_file, replace_file
 from agentic_trading.llm.errors import StoreError, UnreadableBodyError
 from agentic_trading.llm.event import KINDS, ArchiveStarted, Event, RunStarted
 from agentic_trading.llm.store import GENESIS, ChainedRecord, LogEntry, Record, Verification
@@ -319,19 +318,8 @@ def read_state(folder: Path) -> ArchiveState | None:
 def write_state(folder: Path, state: ArchiveState) -> None:
     """Replace the state file atomically, and wait until it is on disk. Raises `StoreError`."""
     path = folder / STATE_NAME
-    new = path.with_name(f"{path.name}.new")
     try:
-        with new.open("wb") as file:
-            file.write(_STATE.dump_json(state))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        # The folder is synced too, because the new name would otherwise be lost in a power failure.
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        replace_file(path, _STATE.dump_json(state))
     except OSError as e:
         reason = f"cannot be written ({e.strerror}). Free disk space, or allow writing to the folder"
         raise StoreError(path, reason) from e

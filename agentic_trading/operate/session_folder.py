@@ -13,7 +13,7 @@ import orjson
 from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validator
 
 from agentic_trading.client.call_log import EarlierCalls
-from agentic_trading.files import read_file
+from agentic_trading.files import read_file, replace_file
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import BarChecksums
@@ -210,17 +210,13 @@ class SessionFolder:
     def write_manifest(self, manifest: RunManifest) -> None:
         """Write the manifest of a run atomically. Raises `StoreError` if it cannot be written."""
         fields = orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
-        replace_file(self.manifest(manifest.run_number), fields + b"\n")
+        path = self.manifest(manifest.run_number)
+        with writing(path):
+            replace_file(path, fields + b"\n", sync=False)
 
 
 def _number(run: int) -> str:
     return "" if run == 1 else f"-{run}"
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file atomically."""
-    with writing(path), replacing(path) as fresh:
-        fresh.write(content)
 
 
 @contextmanager

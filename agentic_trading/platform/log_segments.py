@@ -1,16 +1,15 @@
 """The segments of a log, for exports and their checks."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import cast, get_args
 
 from agentic_trading.audit.export import Exported, LogSegments, SealedSegment, export_log
-from agentic_trading.audit.export_files import ExportFormat, ExportOptions, PartitionKey, SegmentSeal
+from agentic_trading.audit.export_files import ExportFormat, ExportOptions, PartitionKey
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.store import ChainedRecord, ChainHead
+from agentic_trading.llm.store import ChainedRecord, ChainHead, Seal
 from agentic_trading.llm.stores.jsonl.frames import open_compressed
 from agentic_trading.llm.stores.jsonl.reader import LogPosition, LogReader
 from agentic_trading.llm.stores.jsonl.segments import LogFiles, read_seals
@@ -40,7 +39,7 @@ def export_at(log: Path, folder: Path, options: ExportOptions, *, include_active
     return export_log(segments_of(log), folder, options, include_active=include_active)
 
 
-def trusted_seals(path: Path) -> Sequence[SegmentSeal]:
+def trusted_seals(path: Path) -> Sequence[Seal]:
     """Return the seals in a file. Raises `OptionError` if it is missing, `StoreError` if it was changed."""
     if not path.is_file():
         raise OptionError("--seals", f"{path}, where there is no file", "a copy of the log's file of seals")
@@ -58,7 +57,7 @@ def segments_of(path: Path) -> LogSegments:
         )
         for seal in seals
     ]
-    end = ChainHead(seals[-1].last, seals[-1].head) if seals else ChainHead()
+    end = seals[-1].end if seals else ChainHead()
 
     def active() -> Iterator[ChainedRecord]:
         return (line for line, _ in reader.walk(LogPosition(end).in_next_segment))
@@ -66,12 +65,12 @@ def segments_of(path: Path) -> LogSegments:
     return LogSegments(path, sealed, active)
 
 
-def seals_in(path: Path) -> Sequence[SegmentSeal]:
+def seals_in(path: Path) -> Sequence[Seal]:
     """Return the seals in a file, none if it is missing. Raises `StoreError` if one of them was changed."""
     seals = read_seals(path)
     if seals.problem and not seals.is_torn:
         raise StoreError(path, f"{seals.problem}. Restore it from a copy")
-    return [SegmentSeal(**asdict(seal)) for seal in seals.each]
+    return seals.each
 
 
 def _file(files: LogFiles, first: int) -> Path:

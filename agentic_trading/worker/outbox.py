@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,7 @@ from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import RECORDS, Broker
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.files import read_file
+from agentic_trading.files import read_file, replace_file
 from agentic_trading.ids import random_id
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.store import GENESIS, ChainedRecord, InteractionStore
@@ -332,16 +331,4 @@ def _read(path: Path | None) -> OutboxCursor | None:
 
 
 def _write(path: Path, cursor: OutboxCursor, *, sync: bool) -> None:
-    new = path.with_name(f"{path.name}.new")
-    with new.open("wb") as file:
-        file.write(json.dumps(asdict(cursor)).encode())
-        file.flush()
-        if sync:
-            os.fsync(file.fileno())
-    new.replace(path)
-    if sync:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    replace_file(path, json.dumps(asdict(cursor)).encode(), sync=sync)

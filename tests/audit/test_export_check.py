@@ -11,9 +11,10 @@ import pytest
 
 from agentic_trading.audit.columns import typed_columns
 from agentic_trading.audit.export_check import ExportCheck, check_export
-from agentic_trading.audit.export_files import ExportOptions, SegmentSeal, copy_options, source_of
+from agentic_trading.audit.export_files import ExportOptions, copy_options, source_of
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.merkle import MerkleTree, merkle_root, root_of_proof
+from agentic_trading.llm.store import Seal
 from agentic_trading.platform.log_segments import seals_in, trusted_seals
 from tests.audit.exporting import export, records_of_every_kind, some_events, write_log
 
@@ -28,7 +29,7 @@ def log(tmp_path: Path) -> Path:
     return write_log(tmp_path / "l" / "interactions.jsonl", [records[:20], records[20:40], records[40:]])
 
 
-def seals_of(log: Path) -> list[SegmentSeal]:
+def seals_of(log: Path) -> list[Seal]:
     return [*seals_in(log.with_name("interactions.seals.jsonl"))]
 
 

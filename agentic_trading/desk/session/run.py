@@ -32,6 +32,7 @@ from agentic_trading.desk.session.session_run import (
 from agentic_trading.desk.session.trading_session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.errors import TradingError
+from agentic_trading.files import replace_file
 from agentic_trading.governance.commands import SetLimit, execute_command
 from agentic_trading.governance.controls_document import ControlStore, TenantControls
 from agentic_trading.governance.controls_merge import CommandHistory
@@ -50,7 +51,6 @@ from agentic_trading.operate.session_folder import (
     BarsDigest,
     RunManifest,
     SessionFolder,
-    replace_file,
     replacing,
     writing,
 )
@@ -326,7 +326,8 @@ def _start_bars(path: Path, digest: BarsDigest, *, goes_on: bool) -> None:
     if not goes_on:
         header = f"{','.join(BAR_COLUMNS)}\n".encode()
         digest.add(header)
-        replace_file(path, header)
+        with writing(path):
+            replace_file(path, header, sync=False)
         return
     with writing(path), path.open("rb") as rows, replacing(path) as fresh:
         for row in rows:

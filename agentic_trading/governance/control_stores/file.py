@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -12,7 +11,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.files import read_file
+from agentic_trading.files import read_file, replace_file
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
 
@@ -85,7 +84,7 @@ class FileControlStore:
         with _reaching(path), self._alone():
             if self._read(path).version != controls.version - 1:
                 return False
-            _write(path, stored(controls))
+            replace_file(path, stored(controls))
             return True
 
     @contextmanager
@@ -103,22 +102,6 @@ def _reaching(path: Path) -> Iterator[None]:
         yield
     except OSError as e:
         raise ControlsUnavailableError(str(path), e.strerror or type(e).__name__) from e
-
-
-def _write(path: Path, raw: bytes) -> None:
-    """Replace the file atomically, and flush it to disk."""
-    new = path.with_name(f"{path.name}.new")  # what a dead writer left there is written over
-    with new.open("wb") as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    # The folder is synced too, because the new name could otherwise be lost in a power failure.
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 class MemoryControlStore:

@@ -21,13 +21,13 @@ from agentic_trading.llm import Event, JsonFileInteractionStore, LLMResult, Reco
 from agentic_trading.llm.errors import StoreLockedError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.merkle import merkle_root
-from agentic_trading.llm.store import GENESIS
+from agentic_trading.llm.store import GENESIS, Seal
 from agentic_trading.llm.stores.jsonl import segments as segments_module
 from agentic_trading.llm.stores.jsonl.disk import Disk
 from agentic_trading.llm.stores.jsonl.file import LogFile
 from agentic_trading.llm.stores.jsonl.frames import FRAME_BYTES, compressed_frames, open_compressed
 from agentic_trading.llm.stores.jsonl.reader import LogReader
-from agentic_trading.llm.stores.jsonl.segments import LogFiles, Seal, read_seals
+from agentic_trading.llm.stores.jsonl.segments import LogFiles, read_seals
 from agentic_trading.llm.stores.record_codec import identity_of
 from tests.build import NOW, event, interaction
 from tests.llm.stores.jsonl_logs import HastyDisk, change_line, kept, plain_bytes, records_in, verified

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from agentic_trading.files import sync_folder
+
 _NEW_FILE: Final = 0o644
 
 
@@ -30,11 +32,7 @@ class Disk:
 
     def sync_folder(self, folder: Path) -> None:
         """Return when all names in a folder survive a power cut."""
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_folder(folder)
 
     def truncate(self, fd: int, size: int) -> None:
         """Cut a file to `size` bytes."""

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Final
 
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.stores.jsonl.segments import Seal
+from agentic_trading.llm.store import Seal
 
 _VERSION: Final = 1
 _ASKED_AT_ONCE: Final = 500  # below the variable limit of every SQLite

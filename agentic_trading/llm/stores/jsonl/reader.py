@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.log_line import BrokenRecordError, IndexRow, check_link, index_row_of, read_line
-from agentic_trading.llm.store import ChainedRecord, ChainHead, Record, RunRecord, Verification
+from agentic_trading.llm.store import ChainedRecord, ChainHead, Record, RunRecord, Seal, Verification
 from agentic_trading.llm.stores import record_codec
 from agentic_trading.llm.stores.jsonl.frames import DamagedSegmentError, open_compressed
-from agentic_trading.llm.stores.jsonl.segments import LogFiles, Seal, SegmentContent, read_seals
+from agentic_trading.llm.stores.jsonl.segments import LogFiles, SegmentContent, read_seals
 
 T = TypeVar("T")
 

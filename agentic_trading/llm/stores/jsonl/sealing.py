@@ -16,13 +16,13 @@ from pathlib import Path
 
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.log_line import BrokenRecordError, read_line
-from agentic_trading.llm.store import GENESIS, ChainHead
+from agentic_trading.llm.store import GENESIS, ChainHead, Seal
 from agentic_trading.llm.stores import record_codec
 from agentic_trading.llm.stores.jsonl.disk import Disk
 from agentic_trading.llm.stores.jsonl.frames import compressed_frames, open_compressed
 from agentic_trading.llm.stores.jsonl.ids import KeyPlace, SealedIds
 from agentic_trading.llm.stores.jsonl.reader import LogPosition, LogReader
-from agentic_trading.llm.stores.jsonl.segments import LogFiles, Seal, SegmentContent, chained_seal, read_seals
+from agentic_trading.llm.stores.jsonl.segments import LogFiles, SegmentContent, chained_seal, read_seals
 from agentic_trading.logger import get_logger
 
 log = get_logger()

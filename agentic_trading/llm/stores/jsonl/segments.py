@@ -18,7 +18,7 @@ import orjson
 from agentic_trading.canonical import sha256_hex, utc_text
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.merkle import merkle_root
-from agentic_trading.llm.store import GENESIS, ChainHead
+from agentic_trading.llm.store import GENESIS, ChainHead, Seal
 
 SEGMENT_BYTES: Final = 64 << 20
 """Size from which a segment is sealed, in bytes."""
@@ -111,48 +111,6 @@ def _escaped(name: str) -> str:
 def is_sealed_segment(path: Path) -> bool:
     """Return whether a file name is that of a sealed segment or of a file of seals."""
     return bool(_SEALED.search(path.name)) or path.name.endswith(f".seals{_SUFFIX}")
-
-
-@dataclass(frozen=True, slots=True)
-class Seal:
-    """The seal of a segment: its place in the log, and hashes of its content.
-
-    Attributes:
-        first: The number of its first line.
-        last: The number of its last line.
-        count: The number of its lines.
-        bytes: Its size, uncompressed.
-        first_time: The earliest time of its records, empty if they have no time.
-        last_time: The latest time of its records.
-        sha256: The hash of its bytes, uncompressed.
-        root: The root of the Merkle tree (RFC 6962) over the hashes of its lines, as 32 bytes each.
-        head: The hash of its last line.
-        prev: The hash of the seal before it.
-        hash: The hash of this seal.
-
-    """
-
-    first: int
-    last: int
-    count: int
-    bytes: int
-    first_time: str
-    last_time: str
-    sha256: str
-    root: str
-    head: str
-    prev: str = GENESIS
-    hash: str = ""
-
-    @property
-    def end(self) -> ChainHead:
-        """The head of the log's chain at the end of the segment."""
-        return ChainHead(self.last, self.head)
-
-    def has_content_of(self, seal: "Seal | None") -> bool:
-        """Return whether another seal is of the same content. Times are not compared."""
-        names = ("first", "last", "count", "bytes", "sha256", "root", "head")
-        return seal is not None and all(getattr(self, name) == getattr(seal, name) for name in names)
 
 
 def chained_seal(seal: Seal, prev: str) -> tuple[Seal, bytes]:
