@@ -251,9 +251,9 @@ def figures() -> list[Figure]:
         # that says what it bought.
         # Part 15a bought segments with seals, ids of sealed segments, compression and checkpoints (seven files), and exports
         # with proofs (seven). URLs left the configuration for a file of their own.
-        Figure("files of the gateway", len(gateway), 235),
+        Figure("files of the gateway", len(gateway), 237),
         Figure("files of the desk", len(desk), 105),
-        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 39_950),
+        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 40_130),
         Figure("code lines of the desk", sum(module.code_lines for module in desk), 14_334),
         Figure("files with one importer", len(one_importer(ours)), 59),
         Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 0),

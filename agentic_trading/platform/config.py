@@ -47,6 +47,7 @@ from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.models import Capability, Thinking
 from agentic_trading.llm.provider import MAX_ANSWER_BYTES, fault_of
 from agentic_trading.llm.redaction import Redaction
+from agentic_trading.llm.sealed_command import SealedCommand
 from agentic_trading.platform.errors import (
     ConfigError,
     ConfigProblem,
@@ -311,6 +312,11 @@ def _segment_bytes(number: int) -> int:
     return number
 
 
+def _sealed_command(text: str) -> str:
+    SealedCommand.parse(text)
+    return text
+
+
 def _repairable(kind: FailureKind) -> FailureKind:
     if kind not in FALLBACK_KINDS:
         raise ValueError(f"a failure that another model may not have: {', '.join(sorted(FALLBACK_KINDS))}")
@@ -358,12 +364,15 @@ class LogConfig(BaseModel, frozen=True, extra="forbid"):
             three times slower.
         checkpoint_file: Append the end of the log to this file at every seal, every 60 seconds, and on closing.
             Several logs can share it. Keep it where the writers of the log cannot change it.
+        sealed_command: Run this program for each sealed segment, in order, until it exits with 0. `{path}` is the
+            segment, then the file of seals. `{log}` is the hash of the log's first line. No shell is used.
 
     """
 
     segment_bytes: Annotated[StrictInt, AfterValidator(_segment_bytes)] = 64 << 20
     compress: StrictBool = False
     checkpoint_file: PathValue | None = None
+    sealed_command: Annotated[StrictStr, AfterValidator(_sealed_command)] | None = None
 
 
 class BusConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):

@@ -34,6 +34,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import Providers
 from agentic_trading.llm.providers.offline import RecordedAnswers
 from agentic_trading.llm.result import LLMResult
+from agentic_trading.llm.sealed_command import SealedCommand
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.checkpoints import Checkpoint, read_checkpoints
 from agentic_trading.llm.stores.jsonl.reader import START, LogPosition
@@ -42,7 +43,7 @@ from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, Jso
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import DiscardingInteractionStore, MemoryInteractionStore
 from agentic_trading.logger import get_logger
-from agentic_trading.platform.config import LogConfig, PlatformConfig, RunMode
+from agentic_trading.platform.config import PlatformConfig, RunMode
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.claims.memory import MemoryClaimStore
@@ -363,7 +364,7 @@ async def opened_log(folder: Path, config: PlatformConfig) -> JsonFileInteractio
     # On a shared bus, a reply promises that the records are on disk, which `relaxed` would break.
     is_repeatable = config.mode == "backtest" and config.bus.url is None
     durability = config.durability or ("relaxed" if is_repeatable else "group")
-    store = _log_at(folder / LOG_NAME, Durability(durability), config.log)
+    store = _log_at(folder / LOG_NAME, Durability(durability), config)
     try:
         await store.open()
     except BaseException:
@@ -428,16 +429,19 @@ def log_for(
     config = config or PlatformConfig()
     default = Durability.RELAXED if mode == "backtest" and can_be_repeated else Durability.GROUP
     durability = default if config.durability is None else Durability(config.durability)
-    return _log_at(path, durability, config.log)
+    return _log_at(path, durability, config)
 
 
-def _log_at(path: Path, durability: Durability, config: LogConfig) -> Log:
+def _log_at(path: Path, durability: Durability, config: PlatformConfig) -> Log:
+    settings = config.log
+    command = settings.sealed_command
     return Log(
         path,
         durability=durability,
-        segment_bytes=config.segment_bytes,
-        compress=config.compress,
-        checkpoint_file=config.checkpoint_file,
+        segment_bytes=settings.segment_bytes,
+        compress=settings.compress,
+        checkpoint_file=settings.checkpoint_file,
+        sealed_command=None if command is None else SealedCommand.parse(command, config.redaction),
     )
 
 

@@ -237,6 +237,12 @@ class _Figures:
             yield from self._counted(self.statistics)
 
     def _counted(self, statistics: PlatformStatistics) -> Iterator[Metric]:
+        if statistics.unshipped is not None:
+            yield GaugeMetricFamily(
+                "agentic_log_unshipped_segments",
+                "Sealed segments of the log that are not shipped yet.",
+                statistics.unshipped,
+            )
         if statistics.keys_unread_s is not None:
             yield GaugeMetricFamily(
                 "agentic_signing_keys_unread_seconds",

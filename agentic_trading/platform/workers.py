@@ -1,7 +1,7 @@
 """Create the workers of a platform from its open ports, run them, and stop them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -78,6 +78,8 @@ class PlatformStatistics:
     ledger: LedgerStatistics
     keys_unread_s: float | None = None
     """Seconds since the folder of signing keys was last read. None if messages are not signed."""
+    unshipped: int | None = None
+    """Sealed segments of the log that are not shipped yet. None without a sealed command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +92,18 @@ class RunningPorts:
     tenants: Sequence[str]
     outbox: Outbox | None = None
     signing: PrincipalKeys | None = None
+    unshipped: Callable[[], int | None] | None = None
     _seen: dict[str, LedgerCheckpoint] = field(default_factory=dict)
 
     def statistics(self) -> PlatformStatistics:
         """Return the counts so far."""
         unread_s = None if self.signing is None else self.signing.unread_s
         return PlatformStatistics(
-            self.pool.statistics(), self.broker.statistics(), self.ledger.statistics(), unread_s
+            self.pool.statistics(),
+            self.broker.statistics(),
+            self.ledger.statistics(),
+            unread_s,
+            None if self.unshipped is None else self.unshipped(),
         )
 
     async def problems(self) -> Mapping[str, str]:

@@ -146,6 +146,27 @@ def test_configuration_is_frozen() -> None:
             "PlatformConfig: zone is 'Mars'. Allowed: the name of a time zone, such as UTC or America/New_York",
         ),
         (
+            {"log": {"sealed_command": ""}},
+            (
+                "PlatformConfig: log.sealed_command is ''. Allowed: a program and its arguments, such as "
+                '"rclone copy {path} remote:bucket/{log}/"'
+            ),
+        ),
+        (
+            {"log": {"sealed_command": "cp '{path} /mnt"}},
+            (
+                'PlatformConfig: log.sealed_command is "cp \'{path} /mnt". Allowed: a command that closes every quote '
+                "and does not end with a backslash"
+            ),
+        ),
+        (
+            {"log": {"sealed_command": "cp {file} /mnt"}},
+            (
+                "PlatformConfig: log.sealed_command is 'cp {file} /mnt'. Allowed: {path} and {log} as placeholders, "
+                "not {file}. Write other braces twice, as in {{ and }}"
+            ),
+        ),
+        (
             {"mode": "live"},
             "PlatformConfig: mode is 'live'. Allowed: 'backtest' or 'paper'",
         ),

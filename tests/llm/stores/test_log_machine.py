@@ -141,7 +141,7 @@ class LogMachine(RuleBasedStateMachine):
 def finish_sealing(store: MemoryInteractionStore | JsonFileInteractionStore) -> None:
     """Wait for the thread that compresses segments, because a copy of a folder takes longer than a crash."""
     if isinstance(store, JsonFileInteractionStore) and (file := store._writer._file) is not None:
-        while file._sealed._plain or file._sealed._waiting:
+        while file._sealed._to_compress or file._sealed._waiting:
             file._sealed._worker.submit(lambda: None).result()
         file._sealed._worker.submit(lambda: None).result()
 

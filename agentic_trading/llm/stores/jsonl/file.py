@@ -19,6 +19,7 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError, StoreLockedError
 from agentic_trading.llm.event import PLATFORM, Event, TailSetAside
 from agentic_trading.llm.log_line import BrokenRecordError, holds_whole_line, read_line
+from agentic_trading.llm.sealed_command import SealedCommand
 from agentic_trading.llm.stores import record_codec
 from agentic_trading.llm.stores.jsonl.checkpoints import CheckpointWriter
 from agentic_trading.llm.stores.jsonl.disk import Disk
@@ -80,6 +81,7 @@ class LogFile:
         segment_bytes: int = SEGMENT_BYTES,
         compress: bool = False,
         checkpoint_file: Path | None = None,
+        sealed_command: SealedCommand | None = None,
     ) -> None:
         self._path = path
         self._disk = disk
@@ -99,7 +101,7 @@ class LogFile:
             undo.callback(lambda: os.close(self._fd))
             for folder in {path.absolute().parent, *(folder.parent for folder in made)}:
                 disk.sync_folder(folder)
-            self._sealed = SealedSegments(self._files, disk, compress=compress)
+            self._sealed = SealedSegments(self._files, disk, compress=compress, command=sealed_command)
             undo.callback(self._sealed.close)
             if self._sealed.has_interrupted_rotation:
                 self._name_sealed()
@@ -171,6 +173,11 @@ class LogFile:
     def find(self, key: str) -> bytes | None:
         """Return the entry of a record, or None. May run in another thread. Raises `StoreError`."""
         return self.known(key) or self._sealed.find([key], self._opened_at).get(key)
+
+    @property
+    def unshipped(self) -> int | None:
+        """The number of sealed segments that are not shipped yet. None without a command. May run in another thread."""
+        return self._sealed.unshipped
 
     def close(self) -> None:
         """Release the file and its lock."""

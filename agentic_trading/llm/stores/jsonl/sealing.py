@@ -16,6 +16,7 @@ from pathlib import Path
 
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.log_line import BrokenRecordError, read_line
+from agentic_trading.llm.sealed_command import SealedCommand
 from agentic_trading.llm.store import GENESIS, ChainHead, Seal
 from agentic_trading.llm.stores import record_codec
 from agentic_trading.llm.stores.jsonl.disk import Disk
@@ -23,6 +24,7 @@ from agentic_trading.llm.stores.jsonl.frames import compressed_frames, open_comp
 from agentic_trading.llm.stores.jsonl.ids import KeyPlace, SealedIds
 from agentic_trading.llm.stores.jsonl.reader import LogPosition, LogReader
 from agentic_trading.llm.stores.jsonl.segments import LogFiles, SegmentContent, chained_seal, read_seals
+from agentic_trading.llm.stores.jsonl.shipping import SegmentShipper
 from agentic_trading.logger import get_logger
 
 log = get_logger()
@@ -65,20 +67,25 @@ class SealedSegments:
         files: The files of the log. The caller has locked the active segment.
         disk: How bytes are written.
         compress: Compress each segment after it was sealed.
+        command: Ship each segment with this command after it was sealed and compressed.
 
     Raises:
         StoreError: If a seal was changed, or a segment is missing. The log was not modified then.
 
     """
 
-    def __init__(self, files: LogFiles, disk: Disk, *, compress: bool = False) -> None:
+    def __init__(
+        self, files: LogFiles, disk: Disk, *, compress: bool = False, command: SealedCommand | None = None
+    ) -> None:
         self._files = files
         self._disk = disk
         self._compress = compress
+        self._command = command
+        self._shipper: SegmentShipper | None = None
         self._reader = LogReader(files.active)
         self._ids = SealedIds(files.ids)
         self._waiting: dict[int, WrittenSegment] = {}
-        self._plain = deque[Seal]()
+        self._to_compress = deque[Seal]()
         self._is_closing = False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-sealed")
         found = read_seals(files.seals)
@@ -118,9 +125,14 @@ class SealedSegments:
             self._disk.unlink(path)
         if self._seals:
             self._read_missing_keys()
-        if self._compress:
-            self._plain.extend(seal for seal in self._seals if self._files.sealed(seal.first).is_file())
+        if self._command is not None:
+            self._shipper = SegmentShipper(self._files, self._command, self._seals)
+        plain = [seal for seal in self._seals if self._files.sealed(seal.first).is_file()]
+        if self._compress and plain:
+            # All from the first plain one on, because they are shipped in order.
+            self._to_compress.extend(seal for seal in self._seals if seal.first >= plain[0].first)
             self._worker.submit(self._compress_next)
+        self._ship(len(self._seals) - len(self._to_compress))
 
     def name_active(self) -> None:
         """Give the active segment the name of its seal. Raises `OSError`."""
@@ -144,8 +156,10 @@ class SealedSegments:
         self._waiting[seal.first] = segment  # its keys are found here until they are stored
         self._worker.submit(self._store_keys)
         if self._compress:
-            self._plain.append(seal)
+            self._to_compress.append(seal)
             self._worker.submit(self._compress_next)
+        else:
+            self._ship(len(self._seals))
 
     def known(self, key: str) -> bytes | None:
         """Return the entry of a record whose key is not stored yet, or None."""
@@ -177,10 +191,20 @@ class SealedSegments:
                 found.setdefault(place.key, identity.at(place.seq))
         return found
 
+    @property
+    def unshipped(self) -> int | None:
+        """The number of segments that are not shipped yet. None without a command."""
+        return None if self._shipper is None else self._shipper.unshipped
+
     def close(self) -> None:
-        """Wait until new segments have been compressed and their keys stored, and close the file of ids."""
+        """Wait until new segments have been compressed and their keys stored, and close the file of ids.
+
+        A command that ships a segment is waited for a few seconds.
+        """
         self._is_closing = True
         self._worker.shutdown()
+        if self._shipper is not None:
+            self._shipper.close()
         self._ids.close()
 
     def _check_files(self) -> None:
@@ -229,8 +253,7 @@ class SealedSegments:
             log.warning("log_ids_not_stored", path=str(self._files.ids), error=str(e))
 
     def _identity_at(self, place: KeyPlace, *, is_own: bool) -> record_codec.Identity:
-        at = bisect_right(self._seals, place.seq, key=lambda seal: seal.first) - 1
-        raw = self._reader.line_from(self._seals[at].first, place.offset)
+        raw = self._reader.line_from(self._seals[self._number_of(place.seq) - 1].first, place.offset)
         try:
             line = read_line(raw)
             if line.seq != place.seq:
@@ -244,10 +267,17 @@ class SealedSegments:
         return identity or record_codec.Identity("", b"")
 
     def _compress_next(self) -> None:
-        """Compress the oldest plain segment, then the next one."""
-        if not self._plain:
+        """Compress the oldest segment if it is plain, and ship it, then the next one."""
+        if not self._to_compress:
             return
-        seal = self._plain.popleft()
+        seal = self._to_compress.popleft()
+        if self._files.sealed(seal.first).is_file():
+            self._compress_segment(seal)
+        self._ship(self._number_of(seal.first))
+        if not self._is_closing:  # segments of earlier processes can wait for the next one
+            self._worker.submit(self._compress_next)
+
+    def _compress_segment(self, seal: Seal) -> None:
         plain, packed = self._files.sealed(seal.first), self._files.compressed(seal.first)
         unfinished = packed.with_name(f"{packed.name}.tmp")
         try:
@@ -259,8 +289,6 @@ class SealedSegments:
         except OSError as e:
             self._disk.unlink(unfinished)
             log.warning("log_segment_not_compressed", path=str(plain), error=str(e))
-        if not self._is_closing:  # segments of earlier processes can wait for the next one
-            self._worker.submit(self._compress_next)
 
     def _write_compressed(self, plain: Path, packed: Path) -> None:
         """Write the compressed content of a segment to disk."""
@@ -273,6 +301,15 @@ class SealedSegments:
             self._disk.sync(fd)
         finally:
             os.close(fd)
+
+    def _ship(self, count: int) -> None:
+        """Ship the first segments, as many as `count`."""
+        if self._shipper is not None:
+            self._shipper.ready(count)
+
+    def _number_of(self, line: int) -> int:
+        """Return the number of the segment with a line, from 1."""
+        return bisect_right(self._seals, line, key=lambda seal: seal.first)
 
     @contextmanager
     def _opened_seals(self) -> Iterator[int]:

@@ -66,6 +66,11 @@ class LogFiles:
         """The readers' database."""
         return self._beside(".index.sqlite")
 
+    @property
+    def shipped(self) -> Path:
+        """The last sealed segment that the sealed command has shipped."""
+        return self._beside(".shipped.json")
+
     def exist(self) -> bool:
         """Return whether there is a log."""
         # Between the two names of a rotation there is no active segment, but there is a file of seals.

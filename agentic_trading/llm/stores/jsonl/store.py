@@ -15,6 +15,7 @@ from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event, RunEnded
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.log_line import DISPATCHED, IndexRow
+from agentic_trading.llm.sealed_command import SealedCommand
 from agentic_trading.llm.stores import record_codec
 from agentic_trading.llm.stores.jsonl.disk import Disk
 from agentic_trading.llm.stores.jsonl.file import LogFile
@@ -314,6 +315,7 @@ class JsonFileInteractionStore:
         segment_bytes: The size from which a segment is sealed, in bytes.
         compress: Compress sealed segments with zstd.
         checkpoint_file: Append a checkpoint to this file at every seal, every 60 seconds, and on closing.
+        sealed_command: Ship sealed segments with this command.
         disk: How bytes are written, for tests.
 
     Raises:
@@ -330,6 +332,7 @@ class JsonFileInteractionStore:
         segment_bytes: int = SEGMENT_BYTES,
         compress: bool = False,
         checkpoint_file: Path | None = None,
+        sealed_command: SealedCommand | None = None,
         disk: Disk | None = None,
     ) -> None:
         self.path = Path(path)
@@ -340,6 +343,7 @@ class JsonFileInteractionStore:
             segment_bytes=segment_bytes,
             compress=compress,
             checkpoint_file=checkpoint_file,
+            sealed_command=sealed_command,
         )
         self._writer = LogWriter(self.path, durability, open_file)
         self._records = JsonlRecords(self.path, writer=self._writer)
@@ -359,6 +363,10 @@ class JsonFileInteractionStore:
     def statistics(self) -> LogStatistics:
         """Return the number of written records and commits."""
         return self._writer.statistics
+
+    def unshipped(self) -> int | None:
+        """Return the number of sealed segments that are not shipped yet. None without a sealed command."""
+        return self._writer.unshipped
 
     async def open(self) -> None:
         """Open and lock the file now, instead of with the first record.

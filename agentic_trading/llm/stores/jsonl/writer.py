@@ -201,6 +201,11 @@ class LogWriter:
         await self._commit_of(group)
 
     @property
+    def unshipped(self) -> int | None:
+        """The number of sealed segments that are not shipped yet. None without a command, and until the log is open."""
+        return None if self._file is None else self._file.unshipped
+
+    @property
     def _has_work(self) -> bool:
         return self._is_committing or bool(self._group.records)
 
