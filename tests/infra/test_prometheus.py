@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
-from agentic_trading.platform.config import BusConfig, PlatformConfig, ProviderConfig
+from agentic_trading.platform.config import BusConfig, LogConfig, PlatformConfig, ProviderConfig
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.worker import WorkerProcess
 from tests.infra.test_compose import ROOT, SERVICES, WORKERS, mounts, on_the_host, options_of, parsed
@@ -33,7 +33,7 @@ every_alarm = pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: alarm["
 
 @pytest.fixture(scope="module")
 def families(tmp_path_factory: pytest.TempPathFactory) -> list[Metric]:
-    """Return the metrics of a worker that serves in memory, with an outbox, a log and signing keys."""
+    """Return the metrics of a worker that serves in memory, with an outbox, a log that is shipped, and signing keys."""
     keys = tmp_path_factory.mktemp("keys")
     (keys / "desk-a").mkdir()
     (keys / "desk-a" / "1").write_bytes(b"k" * 32)
@@ -42,6 +42,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> list[Metric]:
         principals_folder=keys,
         sign_as="desk-a",
         folder=tmp_path_factory.mktemp("log"),
+        log=LogConfig(sealed_command="true"),
         bus=BusConfig(url="kafka://127.0.0.1:9"),
         providers={"rules": ProviderConfig()},
     )

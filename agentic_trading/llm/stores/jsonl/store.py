@@ -315,10 +315,11 @@ class JsonFileInteractionStore:
         segment_bytes: The size from which a segment is sealed, in bytes.
         compress: Compress sealed segments with zstd.
         checkpoint_file: Append a checkpoint to this file at every seal, every 60 seconds, and on closing.
-        sealed_command: Ship sealed segments with this command.
+        sealed_command: Ship sealed segments with this command, such as `rclone copy {path} remote:bucket/{log}/`.
         disk: How bytes are written, for tests.
 
     Raises:
+        ValueError: If `sealed_command` is not a command.
         StoreLockedError: From the first write, if another process writes to the file.
         StoreError: From the first write, if a line was changed. The file is not modified.
 
@@ -332,9 +333,11 @@ class JsonFileInteractionStore:
         segment_bytes: int = SEGMENT_BYTES,
         compress: bool = False,
         checkpoint_file: Path | None = None,
-        sealed_command: SealedCommand | None = None,
+        sealed_command: SealedCommand | str | None = None,
         disk: Disk | None = None,
     ) -> None:
+        if isinstance(sealed_command, str):
+            sealed_command = SealedCommand.parse(sealed_command)
         self.path = Path(path)
         open_file = partial(
             LogFile,
