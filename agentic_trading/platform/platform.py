@@ -312,10 +312,7 @@ class Platform(TypedAnswers):
         self.waits_for = "the topics of the bus"
         await broker.check(pool.topics)
         await self._stack.enter(running(pool, drain_s=self._drain_s))
-        unshipped = None if log is None else log.unshipped
-        self._running = RunningPorts(
-            pool, broker, ledger, config.tenant_ids, self._outbox, files.signing, unshipped
-        )
+        self._running = RunningPorts(pool, opened, config.tenant_ids, log)
         self._clients = Clients(config, broker, files.signing, call_checks=self._call_checks)
         self._client = await self._stack.enter(self.client("platform"))
 

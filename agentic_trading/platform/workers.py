@@ -1,10 +1,10 @@
 """Create the workers of a platform from its open ports, run them, and stop them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from agentic_trading.bus.errors import BusError
 from agentic_trading.bus.topic import Broker, BrokerStatistics
@@ -26,7 +26,6 @@ from agentic_trading.llm.provider import Providers, ToolDefinition
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.logger import get_logger
 from agentic_trading.platform.config import PlatformConfig
-from agentic_trading.platform.signing_keys import PrincipalKeys
 from agentic_trading.platform.tables import LoadedFiles
 from agentic_trading.worker.call_context import CallChecks, Checks
 from agentic_trading.worker.claim import ClaimStore
@@ -82,28 +81,33 @@ class PlatformStatistics:
     """Sealed segments of the log that are not shipped yet. None without a sealed command."""
 
 
+class ShippedLog(Protocol):
+    """A log whose sealed segments may be shipped."""
+
+    def unshipped(self) -> int | None:
+        """Return the number of sealed segments that are not shipped yet. None without a sealed command."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RunningPorts:
     """The parts of an open platform that report its state."""
 
     pool: WorkerPool
-    broker: Broker
-    ledger: Ledger
+    opened: OpenPorts
     tenants: Sequence[str]
-    outbox: Outbox | None = None
-    signing: PrincipalKeys | None = None
-    unshipped: Callable[[], int | None] | None = None
+    log: ShippedLog | None
     _seen: dict[str, LedgerCheckpoint] = field(default_factory=dict)
 
     def statistics(self) -> PlatformStatistics:
         """Return the counts so far."""
-        unread_s = None if self.signing is None else self.signing.unread_s
+        opened, signing = self.opened, self.opened.files.signing
         return PlatformStatistics(
             self.pool.statistics(),
-            self.broker.statistics(),
-            self.ledger.statistics(),
-            unread_s,
-            None if self.unshipped is None else self.unshipped(),
+            opened.broker.statistics(),
+            opened.ledger.statistics(),
+            None if signing is None else signing.unread_s,
+            None if self.log is None else self.log.unshipped(),
         )
 
     async def problems(self) -> Mapping[str, str]:
@@ -116,19 +120,19 @@ class RunningPorts:
         """
         found = {}
         try:
-            await self.broker.check(self.pool.topics)
+            await self.opened.broker.check(self.pool.topics)
         except BusError as e:
             found["bus"] = str(e)
         try:
             for tenant in self.tenants:
-                now = await self.ledger.checkpoint(tenant)
+                now = await self.opened.ledger.checkpoint(tenant)
                 known = self._seen.setdefault(tenant, now)
                 if (gone := rollback_error(tenant, known, now)) is not None:
                     raise gone
                 self._seen[tenant] = now
         except LedgerError as e:
             found["ledger"] = str(e)
-        if self.outbox is not None and (problem := self.outbox.problem):
+        if (outbox := self.opened.outbox) is not None and (problem := outbox.problem):
             found["stream"] = problem
         return found
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import orjson
 import pytest
@@ -344,19 +344,58 @@ def test_closing_stops_command_that_never_ends(
     assert not LogFiles(path).shipped.exists()
 
 
+def test_stopped_shipper_starts_no_other_command(tmp_path: Path) -> None:
+    path, shipments = tmp_path / "log.jsonl", Shipments(tmp_path)
+    write(path, range(2), None)
+    files = LogFiles(path)
+
+    with capture_logs() as logged:
+        shipper = SegmentShipper(files, shipments.command, read_seals(files.seals).each)
+        shipper._is_stopped = True  # closing has sent its signals, and the command has just ended
+        shipper.ready(1)
+        shipper.close()
+
+    assert "stopped" in logged[0]["error"]
+    assert (shipper.unshipped, shipments.each()) == (1, [])
+
+
+class LateCommand(SealedCommand):
+    """A command that is started at the moment at which closing stops commands."""
+
+    shipper: ClassVar[SegmentShipper]
+
+    def for_file(self, path: Path, log: str) -> list[str]:
+        self.shipper._is_stopped = True
+        return super().for_file(path, log)
+
+
 def test_command_that_starts_while_log_closes_is_stopped(tmp_path: Path) -> None:
     path, shipments = tmp_path / "log.jsonl", Shipments(tmp_path, "stays")
     write(path, range(2), None)
     files = LogFiles(path)
 
     with shipments.staying(), capture_logs() as logged:
-        shipper = SegmentShipper(files, shipments.command, read_seals(files.seals).each)
-        shipper._is_stopped = True
+        command = LateCommand(shipments.words)
+        LateCommand.shipper = shipper = SegmentShipper(files, command, read_seals(files.seals).each)
         shipper.ready(1)
         shipper.close()
 
     assert "stopped" in logged[0]["error"]
     assert shipper.unshipped == 1
+
+
+def test_signal_after_end_of_command_is_harmless(tmp_path: Path) -> None:
+    path, shipments = tmp_path / "log.jsonl", Shipments(tmp_path)
+    write(path, range(2), None)
+    files = LogFiles(path)
+    shipper = SegmentShipper(files, shipments.command, read_seals(files.seals).each)
+
+    shipper._signal(signal.SIGKILL)  # before the first command
+    shipper.ready(1)
+    shipper.close()
+    shipper._signal(signal.SIGKILL)
+
+    assert shipper.unshipped == 0
 
 
 def test_damaged_state_ships_all_segments_again(tmp_path: Path) -> None:

@@ -128,6 +128,8 @@ class SegmentShipper:
         try:
             self._log_id = self._log_id or read_line(self._reader.line_from(1, 0)).hash
             for file in (path, self._files.seals):
+                if self._is_stopped:
+                    return {"path": str(file), "error": _REPEATED}
                 words = self._command.for_file(file.absolute(), self._log_id)
                 if (problem := self._problem_of(words)) is not None:
                     return {"path": str(file), "program": words[0], **problem}
