@@ -66,6 +66,20 @@ async def test_platform_ships_sealed_segments(tmp_path: Path, copies: Path) -> N
     assert found.items() <= state.items()
 
 
+async def test_shipped_files_are_a_log(tmp_path: Path, copies: Path) -> None:
+    log = port_adapters.log_for(
+        "paper", tmp_path / "interactions.jsonl", config=config(tmp_path, COPY, "{path}", str(copies))
+    )
+    async with aclosing(log):
+        await record_two_segments(log.record)
+
+    await asyncio.to_thread((copies / "interactions.jsonl").touch)
+    async with aclosing(port_adapters.records_of(copies / "interactions.jsonl")) as records:
+        verification = await records.verify()
+
+    assert (verification.is_intact, verification.lines) == (True, 1)
+
+
 async def test_platform_without_command_does_not_count_segments(tmp_path: Path) -> None:
     settings = PlatformConfig(folder=tmp_path, providers={"rules": ProviderConfig()})
 
