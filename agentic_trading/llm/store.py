@@ -6,6 +6,7 @@ from typing import Final, Literal, Protocol
 
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.facts import EVERYTHING, Fact, FactKey, FactSums, Latency, RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
 
 Record = LLMInteraction | Event
@@ -317,12 +318,20 @@ class Records(Protocol):
         ...
 
     async def traces(
-        self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
+        self,
+        limit: int = 20,
+        *,
+        query: RecordQuery = EVERYTHING,
+        with_calls: bool = False,
+        tenant: str | None = None,
     ) -> list[TraceSummary]:
-        """Return the newest decision chains, newest first.
+        """Return the newest decision chains with a selected record, newest first.
+
+        A summary is of the whole chain.
 
         Args:
             limit: The maximum number of chains.
+            query: The selection.
             with_calls: Only chains with an LLM call.
             tenant: The tenant, or None for the whole log.
 
@@ -339,8 +348,10 @@ class Records(Protocol):
         """Return all recorded attempts at a request and occurrence, oldest first."""
         ...
 
-    async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
-        """Return the sums of the attempts on record, grouped and sorted by the given keys.
+    async def spend(
+        self, *by: SpendKey, query: RecordQuery = EVERYTHING, tenant: str | None = None
+    ) -> list[Spend]:
+        """Return the sums of the selected attempts on record, grouped and sorted by the given keys.
 
         An attempt that was sent and has no end on record is not included: see `unmatched`.
         `audit.spend_report` counts these too.
@@ -349,6 +360,57 @@ class Records(Protocol):
             ValueError: If a key is not a `SpendKey`.
 
         """
+        ...
+
+    def select(
+        self,
+        query: RecordQuery = EVERYTHING,
+        *,
+        newest_first: bool = False,
+        limit: int | None = None,
+        tenant: str | None = None,
+    ) -> AsyncGenerator[Fact]:
+        """Yield the facts of the selected records, in the log's order or reversed.
+
+        Raises:
+            ValueError: If the query's `where` is no condition over the fields of `Fact`.
+
+        """
+        ...
+
+    async def count(self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None) -> int:
+        """Return the number of selected records. Raises `ValueError` as `select` does."""
+        ...
+
+    async def sums(
+        self, *by: FactKey, query: RecordQuery = EVERYTHING, tenant: str | None = None
+    ) -> list[FactSums]:
+        """Return the sums of the selected records, grouped and sorted by the given keys.
+
+        Raises:
+            ValueError: If a key is not a `FactKey`, or as `select` does.
+
+        """
+        ...
+
+    async def latencies(
+        self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None
+    ) -> list[Latency]:
+        """Return the latency percentiles of the selected attempts, by model. Raises `ValueError` as `select` does."""
+        ...
+
+    def caused_by(
+        self, cause: RecordQuery, effect: RecordQuery = EVERYTHING, *, tenant: str | None = None
+    ) -> AsyncGenerator[Fact]:
+        """Yield the facts of the records of `effect` that follow from a record of `cause`, in the log's order.
+
+        A record follows from another one if its cause is that record, its envelope, or a record that follows
+        from it, within the same decision chain. Raises `ValueError` as `select` does.
+        """
+        ...
+
+    async def line(self, seq: int, *, tenant: str | None = None) -> ChainedRecord | None:
+        """Return the line with this number, or None."""
         ...
 
     async def unmatched(self, *, tenant: str | None = None) -> list[Record]:
