@@ -10,6 +10,7 @@ TradingError
     ├── ProviderError                one attempt failed at the provider (only within the worker)
     │   └── UnusableAnswerError      there was an answer, and its usage is charged (in llm/provider.py)
     ├── UnknownModelError            the capability table or the price book has no row for the model
+    ├── ConditionError               the condition of a query is refused
     ├── RecordError                  a record cannot be kept, but the log accepts others
     │   └── RecordConflictError      another record has its id
     ├── EventError                   an event on record cannot be understood, and stays unchanged
@@ -27,6 +28,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
+from agentic_trading.canonical import quoted
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.fields import OpenName, Text
 
@@ -272,6 +274,18 @@ class UnknownModelError(LLMError, LookupError):
         self.table = table
         self.known = tuple(known)
         super().__init__(f"unknown model {model!r} in the {table}; known are {', '.join(sorted(known))}")
+
+
+class ConditionError(LLMError, ValueError):
+    """The condition of a query is refused. The message names the reason and the allowed fields."""
+
+    def __init__(self, condition: str, reason: str, allowed: Sequence[str]) -> None:
+        self.condition = condition
+        self.reason = reason
+        super().__init__(
+            f"the condition {quoted(condition, 80)} is refused: {reason}. Write one SQL condition over"
+            f" {', '.join(allowed)}, such as: latency_ms > 8000 AND time > '2026-06-01'"
+        )
 
 
 class RecordError(LLMError, ValueError):

@@ -78,7 +78,9 @@ class RecordQuery:
         until: The first time after the selection.
         trace_id: The decision chain, empty for all.
         after: Only records in lines above this number.
-        where: One more condition, in SQL over the fields of `Fact`.
+        where: One more condition, in SQL over the fields of `Fact`. Times are texts such as
+            `2026-06-01T00:00:00.000000Z`, and the flags, tokens, costs and durations of events are NULL. It may
+            have subqueries over the selected `facts`.
 
     """
 

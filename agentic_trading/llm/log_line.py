@@ -88,6 +88,9 @@ class IndexRow:
         reservation: A number that all records of one reservation share: a sent attempt, and each event that
             names a reservation.
         billed_nusd: The server's own bill in nano-dollars.
+        verdict: The verdict of an event, as in the column `verdict` of an export.
+        failure: The kind of the failure, as in the column `failure` of an export.
+        latency_ms: The duration of the attempt in milliseconds.
 
     """
 
@@ -116,6 +119,9 @@ class IndexRow:
     recorded: bool = False
     reservation: int | None = None
     billed_nusd: int = 0
+    verdict: str = ""
+    failure: str = ""
+    latency_ms: float = 0.0
 
 
 def index_row_of(raw: bytes) -> IndexRow:
@@ -161,6 +167,8 @@ def _facts_of_interaction(fields: dict[str, Any]) -> IndexRow:
         recorded=is_recorded,
         reservation=_reservation_of(envelope, result) if is_sent else None,
         billed_nusd=result.get("bill_nusd") or 0,
+        failure=_category_of(result.get("failure")),
+        latency_ms=float(result.get("latency_ms") or 0),
     )
 
 
@@ -193,4 +201,17 @@ def _facts_of_event(fields: dict[str, Any]) -> IndexRow:
         day=fields["time"][:10],
         subject=subject if isinstance(subject, str) else "",
         reservation=_number_of(reservation) if isinstance(reservation, str) else None,
+        verdict=_name_of(body.get("verdict")),
+        failure=_category_of(body.get("reason")),
     )
+
+
+def _category_of(failure: Any) -> str:
+    return _name_of(failure.get("category")) if isinstance(failure, dict) else ""
+
+
+def _name_of(value: Any) -> str:
+    """Return a text as it is, and any other value as JSON. Empty for null."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else orjson.dumps(value).decode()

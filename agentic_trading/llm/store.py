@@ -393,9 +393,7 @@ class Records(Protocol):
         """
         ...
 
-    async def latencies(
-        self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None
-    ) -> list[Latency]:
+    async def latencies(self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None) -> list[Latency]:
         """Return the latency percentiles of the selected attempts, by model. Raises `ValueError` as `select` does."""
         ...
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_trading.llm import Durability, JsonFileInteractionStore, LLMInteraction, MemoryInteractionStore
+from agentic_trading.llm.facts import EVERYTHING, RecordQuery
 from agentic_trading.llm.interaction import interaction_id
 from agentic_trading.llm.store import IdKind, Record, Records, Spend, SpendKey, TraceSummary
 from agentic_trading.llm.stores.memory import MemoryRecords
@@ -75,7 +76,12 @@ class SumsUpWholeChains(MemoryRecords):
     """Name a tenant's chains with what everybody did in them."""
 
     async def traces(
-        self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
+        self,
+        limit: int = 20,
+        *,
+        query: RecordQuery = EVERYTHING,
+        with_calls: bool = False,
+        tenant: str | None = None,
     ) -> list[TraceSummary]:
         own = {chain.trace_id for chain in await super().traces(limit, with_calls=with_calls, tenant=tenant)}
         return [chain for chain in await super().traces(100) if chain.trace_id in own]
@@ -85,7 +91,12 @@ class CutsBeforeItLooks(MemoryRecords):
     """Take the newest chains of all, and of these the tenant's."""
 
     async def traces(
-        self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
+        self,
+        limit: int = 20,
+        *,
+        query: RecordQuery = EVERYTHING,
+        with_calls: bool = False,
+        tenant: str | None = None,
     ) -> list[TraceSummary]:
         newest = {chain.trace_id for chain in await super().traces(limit)}
         own = await super().traces(100, with_calls=with_calls, tenant=tenant)
@@ -96,7 +107,12 @@ class CountsEverybodysCalls(MemoryRecords):
     """Name the tenant's chains in which anybody was asked."""
 
     async def traces(
-        self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
+        self,
+        limit: int = 20,
+        *,
+        query: RecordQuery = EVERYTHING,
+        with_calls: bool = False,
+        tenant: str | None = None,
     ) -> list[TraceSummary]:
         asked = {chain.trace_id for chain in await super().traces(100, with_calls=with_calls)}
         own = await super().traces(100, tenant=tenant)
@@ -122,14 +138,18 @@ class SharesAnswers(MemoryRecords):
 class SumsForEverybody(MemoryRecords):
     """Sum what all used."""
 
-    async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
+    async def spend(
+        self, *by: SpendKey, query: RecordQuery = EVERYTHING, tenant: str | None = None
+    ) -> list[Spend]:
         return await super().spend(*by)
 
 
 class SumsNothingToZero(MemoryRecords):
     """Give a sum of nothing to a tenant that used nothing."""
 
-    async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
+    async def spend(
+        self, *by: SpendKey, query: RecordQuery = EVERYTHING, tenant: str | None = None
+    ) -> list[Spend]:
         return await super().spend(*by, tenant=tenant) or [Spend(("",) * len(by), 0, 0, 0, 0, 0)]
 
 

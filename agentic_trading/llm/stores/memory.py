@@ -1,8 +1,10 @@
 """A log in memory. It keeps all promises of the store, but ends with the process."""
 
 import asyncio
+import sqlite3
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from agentic_trading.llm import store as store_api
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.facts import EVERYTHING, Fact, FactKey, FactSums, Latency, RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.log_line import (
     DISPATCHED,
@@ -21,7 +24,7 @@ from agentic_trading.llm.log_line import (
     index_row_of,
     read_line,
 )
-from agentic_trading.llm.stores import record_codec
+from agentic_trading.llm.stores import condition, record_codec, record_facts
 
 _PATH = Path("(memory)")
 _BATCH_LINES = 2000
@@ -194,17 +197,26 @@ class MemoryRecords:
         return self._at(self._of(tenant, self._by_trace.get(trace_id, ())))
 
     async def traces(
-        self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
+        self,
+        limit: int = 20,
+        *,
+        query: RecordQuery = EVERYTHING,
+        with_calls: bool = False,
+        tenant: str | None = None,
     ) -> list[store_api.TraceSummary]:
-        """Return the decision chains by their last record, newest first.
+        """Return the decision chains with a selected record by their last record, newest first.
 
         See `Records.traces`.
         """
-        self._catch_up()
+        selected = {self._facts[place].trace_id for place in await self._selected(query, tenant)}
         places = self._of(tenant, reversed(range(len(self._facts))))
         newest = dict.fromkeys(self._facts[place].trace_id for place in places)
         chains = ([self._facts[place] for place in self._of(tenant, self._by_trace[name])] for name in newest)
-        wanted = (facts for facts in chains if not with_calls or any(fact.attempt for fact in facts))
+        wanted = (
+            facts
+            for facts in chains
+            if facts[0].trace_id in selected and (not with_calls or any(fact.attempt for fact in facts))
+        )
         return [record_codec.summary_of(facts[0].trace_id, facts) for facts in islice(wanted, max(0, limit))]
 
     async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
@@ -221,19 +233,81 @@ class MemoryRecords:
             self._at(self._of(tenant, self._by_request.get((request_hash, occurrence), ())))
         )
 
-    async def spend(self, *by: store_api.SpendKey, tenant: str | None = None) -> list[store_api.Spend]:
-        """Return the sums of the attempts by the given keys.
+    async def spend(
+        self, *by: store_api.SpendKey, query: RecordQuery = EVERYTHING, tenant: str | None = None
+    ) -> list[store_api.Spend]:
+        """Return the sums of the selected attempts by the given keys.
 
         Raises `ValueError` for an unknown key.
         """
         keys = record_codec.check_keys(by)
-        self._catch_up()
         groups: defaultdict[tuple[str, ...], list[IndexRow]] = defaultdict(list)
-        for place in self._of(tenant, range(len(self._facts))):
+        for place in await self._selected(query, tenant):
             fact = self._facts[place]
             if fact.attempt:
                 groups[tuple(getattr(fact, key) for key in keys)].append(fact)
         return [_sum(key, groups[key]) for key in sorted(groups)]
+
+    async def select(
+        self,
+        query: RecordQuery = EVERYTHING,
+        *,
+        newest_first: bool = False,
+        limit: int | None = None,
+        tenant: str | None = None,
+    ) -> AsyncGenerator[Fact]:
+        """Yield the facts of the selected records, in the log's order or reversed."""
+        places = await self._selected(query, tenant)
+        for place in islice(
+            reversed(places) if newest_first else places, None if limit is None else max(0, limit)
+        ):
+            yield self._fact(place)
+
+    async def count(self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None) -> int:
+        """Return the number of selected records."""
+        return len(await self._selected(query, tenant))
+
+    async def sums(
+        self, *by: FactKey, query: RecordQuery = EVERYTHING, tenant: str | None = None
+    ) -> list[FactSums]:
+        """Return the sums of the selected records by the given keys.
+
+        Raises `ValueError` for an unknown key.
+        """
+        keys = record_facts.check_fact_keys(by)
+        groups: defaultdict[tuple[str, ...], list[Fact]] = defaultdict(list)
+        for place in await self._selected(query, tenant):
+            fact = self._fact(place)
+            groups[record_facts.key_of(fact, keys)].append(fact)
+        return [_fact_sums(key, groups[key]) for key in sorted(groups)]
+
+    async def latencies(self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None) -> list[Latency]:
+        """Return the latency percentiles of the selected attempts that were sent, by model."""
+        rows = [self._facts[place] for place in await self._selected(query, tenant)]
+        return record_facts.latencies_of(
+            (row.model, record_facts.bucket_of(row.latency_ms), 1) for row in rows if row.sent
+        )
+
+    async def caused_by(
+        self, cause: RecordQuery, effect: RecordQuery = EVERYTHING, *, tenant: str | None = None
+    ) -> AsyncGenerator[Fact]:
+        """Yield the facts of the records of `effect` that follow from a record of `cause`."""
+        by_trace: defaultdict[str, list[int]] = defaultdict(list)
+        for place in await self._selected(cause, tenant):
+            by_trace[self._facts[place].trace_id].append(place)
+        found = set[int]()
+        for trace_id, places in by_trace.items():
+            chain = {place: self._facts[place] for place in self._of(tenant, self._by_trace[trace_id])}
+            found |= record_facts.effects_of(chain, places)
+        for place in await self._selected(effect, tenant):
+            if place in found:
+                yield self._fact(place)
+
+    async def line(self, seq: int, *, tenant: str | None = None) -> store_api.ChainedRecord | None:
+        """Return the line with this number, or None."""
+        self._catch_up()
+        places = self._of(tenant, [seq - 1] if 0 < seq <= len(self._facts) else [])
+        return next((read_line(self._lines[place]) for place in places), None)
 
     async def unmatched(self, *, tenant: str | None = None) -> list[store_api.Record]:
         """Return the records of reservations without exactly one dispatch and one attempt."""
@@ -258,6 +332,26 @@ class MemoryRecords:
         places = self._of(tenant, reversed(range(len(self._facts))))
         attempts = (place for place in places if self._facts[place].attempt)
         return record_codec.interactions(self._at(islice(attempts, max(0, limit))))
+
+    async def _selected(self, query: RecordQuery, tenant: str | None) -> list[int]:
+        """Return the places of the selected records, in the log's order."""
+        self._catch_up()
+        if query == EVERYTHING:
+            return list(self._of(tenant, range(len(self._facts))))
+        facts = [
+            fact
+            for place in self._of(tenant, range(len(self._facts)))
+            if record_facts.is_selected(fact := self._fact(place), self._facts[place].trace_id, query)
+        ]
+        seqs = (
+            await asyncio.to_thread(_matching, facts, query.where)
+            if query.where
+            else [fact.seq for fact in facts]
+        )
+        return [seq - 1 for seq in seqs]
+
+    def _fact(self, place: int) -> Fact:
+        return record_facts.fact_of(place + 1, self._facts[place])
 
     def _catch_up(self) -> None:
         for place in range(len(self._facts), len(self._lines)):
@@ -295,3 +389,24 @@ def _sum(key: tuple[str, ...], facts: list[IndexRow]) -> store_api.Spend:
         in_doubt_nusd=sum(fact.cost_nusd for fact in facts if fact.in_doubt),
         billed_nusd=sum(fact.billed_nusd for fact in facts),
     )
+
+
+def _fact_sums(key: tuple[str, ...], facts: Sequence[Fact]) -> FactSums:
+    return FactSums(
+        key=key,
+        records=len(facts),
+        failed=sum(fact.failure != "" for fact in facts),
+        input_tokens=sum(fact.input_tokens for fact in facts),
+        output_tokens=sum(fact.output_tokens for fact in facts),
+        cost_nusd=sum(fact.cost_nusd for fact in facts),
+    )
+
+
+def _matching(facts: Sequence[Fact], where: str) -> list[int]:
+    """Return the numbers of the facts that meet a condition. It blocks."""
+    names = ", ".join(condition.COLUMNS)
+    marks = ", ".join("?" * len(condition.COLUMNS))
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute(f"CREATE TABLE selected ({names})")
+        db.executemany(f"INSERT INTO selected VALUES ({marks})", record_facts.condition_rows(facts))  # noqa: S608 - a mark for each column
+        return condition.matching(db, "SELECT * FROM main.selected", where, records=len(facts))

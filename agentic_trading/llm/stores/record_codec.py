@@ -37,6 +37,11 @@ def id_of(record: store_api.Record) -> str:
     return record.interaction_id if isinstance(record, LLMInteraction) else record.id
 
 
+def trace_of(record: store_api.Record) -> str:
+    """Return the id of the decision chain of a record."""
+    return record.envelope.trace_id if isinstance(record, LLMInteraction) else record.trace_id
+
+
 def wire_of(record: store_api.Record) -> bytes:
     """Return the bytes of a record. Raises `RecordError` if it cannot be serialized."""
     try:

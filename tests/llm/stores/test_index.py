@@ -4,18 +4,23 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import aclosing, closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from agentic_trading.llm import JsonFileInteractionStore, StoreError
+from agentic_trading.llm.errors import FailureKind, FailureReason
+from agentic_trading.llm.facts import RecordQuery
 from agentic_trading.llm.log_line import IndexRow
 from agentic_trading.llm.store import ChainedRecord
 from agentic_trading.llm.stores.jsonl.index import LogIndex
+from agentic_trading.llm.stores.jsonl.index_query import IndexQueries
+from agentic_trading.llm.stores.jsonl.index_rows import number_of
 from agentic_trading.llm.stores.jsonl.reader import LogReader
 from agentic_trading.llm.stores.jsonl.segments import LogFiles
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
-from tests.build import event, interaction
+from tests.build import NOW, event, interaction
 from tests.llm.stores.jsonl_logs import written
 
 
@@ -23,8 +28,8 @@ def index_of(path: Path) -> Path:
     return LogFiles(path).index
 
 
-def ids_known(path: Path, *, busy_s: float = 10.0) -> list[str]:
-    """Return all ids that an index of the log knows, in order."""
+def ids_known(path: Path, *, busy_s: float = 10.0) -> list[int]:
+    """Return the numbers of all ids that an index of the log knows, in order."""
     index = LogIndex(LogReader(path), busy_s=busy_s)
     try:
         return index.answer(
@@ -72,7 +77,7 @@ def predate(index: Path) -> None:
     with closing(sqlite3.connect(index)) as db, db:
         for name in ("by_id", "by_trace", "by_envelope", "by_request", "by_tenant"):
             db.execute(f"DROP INDEX {name}")
-        db.execute("CREATE INDEX by_trace ON records (trace_id)")
+        db.execute("CREATE INDEX by_trace ON records (tenant)")
         db.execute("PRAGMA user_version = 2")
 
 
@@ -92,7 +97,7 @@ def lose_tables(index: Path) -> None:
 )
 def test_lost_or_damaged_index_is_rebuilt(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [recorded.id for recorded in written(path, count=50)]
+    ids = [number_of(recorded.id) for recorded in written(path, count=50)]
     assert ids_known(path) == ids
 
     harm(index_of(path))
@@ -103,7 +108,7 @@ def test_lost_or_damaged_index_is_rebuilt(tmp_path: Path, harm: Callable[[Path],
 
 def test_index_of_another_log_is_rebuilt(tmp_path: Path) -> None:
     path, other = tmp_path / "log.jsonl", tmp_path / "other.jsonl"
-    ids = [recorded.id for recorded in written(path, count=5)]
+    ids = [number_of(recorded.id) for recorded in written(path, count=5)]
     written(other, count=9)
     ids_known(other)
 
@@ -114,7 +119,7 @@ def test_index_of_another_log_is_rebuilt(tmp_path: Path) -> None:
 
 def test_index_of_shortened_log_is_rebuilt(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [recorded.id for recorded in written(path, count=5)]
+    ids = [number_of(recorded.id) for recorded in written(path, count=5)]
     ids_known(path)
 
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
@@ -138,7 +143,7 @@ def test_index_catches_up_from_last_position(tmp_path: Path) -> None:
 
 def test_unwritable_index_is_kept_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [recorded.id for recorded in written(path)]
+    ids = [number_of(recorded.id) for recorded in written(path)]
     index_of(path).mkdir()
 
     assert ids_known(path) == ids
@@ -147,7 +152,7 @@ def test_unwritable_index_is_kept_in_memory(tmp_path: Path) -> None:
 
 def test_index_locked_elsewhere_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [recorded.id for recorded in written(path)]
+    ids = [number_of(recorded.id) for recorded in written(path)]
     ids_known(path)
 
     with closing(sqlite3.connect(index_of(path), isolation_level=None)) as db:
@@ -159,7 +164,7 @@ def test_index_locked_elsewhere_is_not_replaced(tmp_path: Path) -> None:
 
 def test_concurrent_indexers_index_each_line_once(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [recorded.id for recorded in written(path)]
+    ids = [number_of(recorded.id) for recorded in written(path)]
     first, second = LogIndex(LogReader(path)), LogIndex(LogReader(path))
 
     counts = [
@@ -175,7 +180,7 @@ def test_concurrent_indexers_index_each_line_once(tmp_path: Path) -> None:
 
 def test_overtaken_indexer_adopts_finished_work(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [recorded.id for recorded in written(path)]
+    ids = [number_of(recorded.id) for recorded in written(path)]
 
     class Overtaken(LogReader):
         """Let another process index the log while this one reads it."""
@@ -205,7 +210,7 @@ def test_invalid_index_query_raises(tmp_path: Path) -> None:
 def test_thousands_of_lines_are_all_indexed(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
 
-    ids = [recorded.id for recorded in written(path, count=5_003)]
+    ids = [number_of(recorded.id) for recorded in written(path, count=5_003)]
 
     assert ids_known(path) == ids
 
@@ -228,31 +233,41 @@ def test_old_index_gains_missing_indexes(tmp_path: Path) -> None:
     assert indexes_of(path) == made
 
 
-async def test_tenant_queries_avoid_full_scans(tmp_path: Path) -> None:
+async def test_queries_of_a_tenant_avoid_full_scans(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     await asyncio.to_thread(written, path)
+    timeout = FailureReason(category=FailureKind.TIMEOUT, description="Too slow.", recoverable=True)
+    async with aclosing(JsonFileInteractionStore(path)) as store:
+        await store.store(interaction(success=False, failure=timeout))
     asked: list[str] = []
 
+    def trace(queries: IndexQueries) -> None:
+        queries.db.set_trace_callback(asked.append)
+
+    def plans(queries: IndexQueries) -> list[str]:
+        queries.db.set_trace_callback(None)
+        own = [query for query in asked if "tenant = " in query]
+        return [row[3] for query in own for row in queries.db.execute(f"EXPLAIN QUERY PLAN {query}")]
+
     async with aclosing(JsonlRecords(path)) as records:
-        await records._query(lambda db: db.set_trace_callback(asked.append), nothing=None)
+        await records._query(trace, nothing=None)
         await records.find("log-1", tenant="default")
         await records.trace("t", tenant="default")
         await records.traces(tenant="default", with_calls=True)
-        await records.traces(tenant="default")
+        await records.traces(tenant="default", query=RecordQuery(trace_id="t"))
         await records.by_envelope("log-1", tenant="default")
         await records.by_request("rk1:0", 0, tenant="default")
         await records.spend("agent", tenant="default")
-        await records._query(lambda db: db.set_trace_callback(None), nothing=None)
-        queries = [query for query in asked if "tenant" in query]
-        plans: list[str] = await records._query(
-            lambda db: [row[3] for query in queries for row in db.execute(f"EXPLAIN QUERY PLAN {query}")],
-            nothing=[],
-        )
+        await records.recent(tenant="default")
+        await records.count(RecordQuery(kind=("bar.closed",), subject=("BTCUSDT",)), tenant="default")
+        await records.count(RecordQuery(agent=("analyst-1",), subject=("BTCUSDT", "")), tenant="default")
+        await records.count(RecordQuery(failure=("timeout",), subject=("BTCUSDT", "")), tenant="default")
+        await records.count(RecordQuery(since=NOW + timedelta(hours=1)), tenant="default")
+        steps = await records._query(plans, nothing=list[str]())
 
-    assert len(queries) == 8
-    assert [step for step in plans if step.startswith("SCAN")] == []
-    assert {step.split()[4] for step in plans if step.startswith("SEARCH")} == {
-        "by_id", "by_trace", "by_tenant", "by_envelope", "by_request",
+    assert [step for step in steps if step.startswith("SCAN") and "CONSTANT" not in step] == []
+    assert {step.split(" INDEX ")[-1].split()[0] for step in steps if " INDEX " in step} == {
+        "by_id", "by_trace", "by_tenant", "by_envelope", "by_request", "by_time", "by_agent", "by_failure", "by_kind",
     }  # fmt: skip
 
 

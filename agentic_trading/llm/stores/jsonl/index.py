@@ -7,39 +7,18 @@ import sqlite3
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, fields
 from itertools import islice
 from typing import TypeVar
 
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.log_line import IndexRow
 from agentic_trading.llm.store import ChainHead
+from agentic_trading.llm.stores.jsonl import index_rows
+from agentic_trading.llm.stores.jsonl.index_rows import IndexedLine, Names
 from agentic_trading.llm.stores.jsonl.reader import START, LinePlace, LogPosition, LogReader
 
 T = TypeVar("T")
 
-_VERSION = 6
-_SCHEMA = """
-BEGIN IMMEDIATE;
-CREATE TABLE records (
-    seq INTEGER PRIMARY KEY, offset, length,
-    id, kind, trace_id, causation_id, tenant, time, day, subject, envelope_id, request_hash, occurrence, attempt,
-    agent, workflow, provider, model, success, input_tokens, output_tokens, cost_nusd,
-    sent, in_doubt, recorded, reservation, billed_nusd
-);
-CREATE INDEX by_id ON records (id, tenant);
-CREATE INDEX by_trace ON records (trace_id, tenant);
-CREATE INDEX by_envelope ON records (envelope_id, tenant) WHERE attempt > 0;
-CREATE INDEX by_request ON records (request_hash, occurrence, tenant) WHERE attempt > 0;
-CREATE INDEX by_tenant ON records (tenant);
-CREATE INDEX by_run ON records (seq) WHERE kind IN ('run.started', 'run.ended', 'archive.started');
-CREATE TABLE segments (first INTEGER PRIMARY KEY);
-CREATE TABLE head (seq, hash, first, offset);
-INSERT INTO head VALUES (0, '', 1, 0);
-PRAGMA user_version = 6;
-COMMIT;
-"""
-_INSERT = "INSERT INTO records VALUES (" + ", ".join("?" * (3 + len(fields(IndexRow)))) + ")"  # noqa: S608 - a mark for each column
+_CACHE_KB = 8_192
 _LINES_AT_ONCE = 5_000  # a limit for one transaction, so that other processes may write in between
 _IN_MEMORY = ":memory:"
 
@@ -57,6 +36,8 @@ class LogIndex:
         self._file = reader.files.index
         self._place = str(self._file)
         self._db: sqlite3.Connection | None = None
+        self._has_indexes = False
+        self.names = Names()
 
     def answer(self, query: Callable[[sqlite3.Connection], T], end: int | None) -> T:
         """Return the result of `query`, after indexing the log up to line `end`.
@@ -96,6 +77,8 @@ class LogIndex:
         if self._db is not None:
             self._db.close()
             self._db = None
+            self._has_indexes = False
+            self.names.forget()
 
     def _start_afresh(self) -> None:
         try:
@@ -112,11 +95,14 @@ class LogIndex:
             self._db = _connect(self._place, self._busy_s)
         if not self._fits(self._db):
             with _transaction(self._db):
-                self._db.execute("DELETE FROM records")
-                self._db.execute("DELETE FROM segments")
+                index_rows.clear_rows(self._db)
                 _move_head(self._db, START)
         while self._index_next(self._db, end):
             pass
+        if not self._has_indexes:
+            self._db.executescript(index_rows.INDEXES)
+            self._has_indexes = True
+        self.names.read(self._db)
         return self._db
 
     def _fits(self, db: sqlite3.Connection) -> bool:
@@ -131,17 +117,18 @@ class LogIndex:
     def _index_next(self, db: sqlite3.Connection, end: int | None) -> bool:
         """Index the next lines of the log. Return False if there are none."""
         head = position = _head(db)
-        rows, firsts = [], set[int]()
+        lines, firsts = list[IndexedLine](), set[int]()
         for line, reached in islice(self._reader.walk(head, end), _LINES_AT_ONCE):
             length = len(line.line) + 1
-            rows.append((line.seq, reached.offset - length, length, *astuple(self._reader.facts(line))))
+            lines.append(IndexedLine(line.seq, reached.offset - length, length, self._reader.facts(line)))
             firsts.add(reached.first)
             position = reached
-        if not rows:
+        if not lines:
             return False
         with _transaction(db):
             if _head(db) == head:  # otherwise another process has indexed these lines
-                db.executemany(_INSERT, rows)
+                self.names.read(db)
+                index_rows.add_rows(db, self.names, lines)
                 db.executemany("INSERT OR IGNORE INTO segments VALUES (?)", [(first,) for first in firsts])
                 _move_head(db, position)
         return True
@@ -159,11 +146,12 @@ def _connect(place: str, busy_s: float) -> sqlite3.Connection:
 
 def _prepare(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = NORMAL")
+    db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version == 0:
-        db.executescript(_SCHEMA)
-    elif version != _VERSION:
-        raise sqlite3.DatabaseError(f"it is of version {version}, not {_VERSION}")
+        db.executescript(index_rows.TABLES)
+    elif version != index_rows.VERSION:
+        raise sqlite3.DatabaseError(f"it is of version {version}, not {index_rows.VERSION}")
 
 
 @contextmanager

@@ -1,25 +1,28 @@
 """The store of a log file: records are written in order, and found by queries."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from array import array
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from sqlite3 import Connection
 from typing import TypeVar
 
 from agentic_trading.llm import store as store_api
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event, RunEnded
+from agentic_trading.llm.facts import EVERYTHING, Fact, FactKey, FactSums, Latency, RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.log_line import DISPATCHED, IndexRow
+from agentic_trading.llm.log_line import IndexRow
 from agentic_trading.llm.sealed_command import SealedCommand
-from agentic_trading.llm.stores import record_codec
+from agentic_trading.llm.stores import condition, record_codec, record_facts
 from agentic_trading.llm.stores.jsonl.disk import Disk
 from agentic_trading.llm.stores.jsonl.file import LogFile
 from agentic_trading.llm.stores.jsonl.index import LogIndex
+from agentic_trading.llm.stores.jsonl.index_query import IS_ATTEMPT, IndexQueries, Place
+from agentic_trading.llm.stores.jsonl.index_rows import number_of, request_number
 from agentic_trading.llm.stores.jsonl.reader import START, LinePlace, LogPosition, LogReader
 from agentic_trading.llm.stores.jsonl.segments import SEGMENT_BYTES
 from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, LogWriter
@@ -27,36 +30,12 @@ from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, L
 T = TypeVar("T")
 
 _READ_AT_ONCE = 256
-_LAST_CHARACTER = "\U0010ffff"
+_FACTS_AT_ONCE = 1000
 FOLLOWED_AT_ONCE = 2000
 """The maximum number of lines in a batch of `follow`.
 
 Each batch waits for a disk or a broker.
 """
-
-_IS_RUN = "kind IN ('run.started', 'run.ended', 'archive.started')"
-_RUN_PLACES = f"""
-SELECT seq, offset, length FROM records WHERE seq = 1 AND kind = 'archive.started' UNION
-SELECT seq, offset, length FROM
-    (SELECT seq, offset, length FROM records WHERE {_IS_RUN} ORDER BY seq DESC LIMIT {store_api.LATEST_RUNS})
-ORDER BY seq"""  # noqa: S608 - constants of this module
-_IS_ATTEMPT = "attempt > 0"
-_COLUMN: dict[store_api.SpendKey, str] = {
-    "agent": "agent",
-    "model": "model",
-    "workflow": "workflow",
-    "day": "day",
-    "tenant": "tenant",
-    "provider": "provider",
-}
-
-
-_SUMS = (
-    "sum(sent), sum(sent AND NOT success), sum(sent * input_tokens), sum(sent * output_tokens), sum(cost_nusd), "
-    "sum(NOT sent AND NOT recorded), sum(recorded), sum(in_doubt), sum(in_doubt * cost_nusd), sum(billed_nusd)"
-)
-"""The figures of a `Spend`, in its order."""
-_SUMS_COUNT = 10
 
 
 class JsonlRecords:
@@ -76,60 +55,156 @@ class JsonlRecords:
 
     async def find(self, record_id: str, *, tenant: str | None = None) -> store_api.Record | None:
         """Return the record with this id, or None."""
-        query = _places("id = :id", order="attempt = 0, seq LIMIT 1", tenant=tenant)
-        found = await self._records(query, tenant=tenant, id=record_id)
+        found = await self._records(
+            lambda queries: queries.places(
+                f"id = {number_of(record_id)}", tenant=tenant, order="attempt = 0, seq"
+            ),
+            lambda record: record_codec.id_of(record) == record_id,
+        )
         return found[0] if found else None
 
     async def ids_starting(
         self, prefix: str, *, of: store_api.IdKind = "record", limit: int = 20, tenant: str | None = None
     ) -> list[str]:
         """Return the ids that start with `prefix`, sorted, at most `limit`."""
-        query = partial(_ids_starting, prefix=prefix, of=of, limit=limit, tenant=tenant)
-        return await self._query(query, nothing=[])
+        return await self._query(
+            lambda queries: queries.ids_starting(prefix, of, limit, tenant), nothing=list[str]()
+        )
 
     async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[store_api.Record]:
         """Return all records of a decision chain, in the log's order."""
-        query = _places("trace_id = :trace", tenant=tenant)
-        return await self._records(query, tenant=tenant, trace=trace_id)
+        return await self._records(
+            lambda queries: queries.places(f"trace = {number_of(trace_id)}", tenant=tenant),
+            lambda record: record_codec.trace_of(record) == trace_id,
+        )
 
     async def traces(
-        self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
+        self,
+        limit: int = 20,
+        *,
+        query: RecordQuery = EVERYTHING,
+        with_calls: bool = False,
+        tenant: str | None = None,
     ) -> list[store_api.TraceSummary]:
-        """Return the decision chains by their last record, newest first.
+        """Return the decision chains with a selected record by their last record, newest first.
 
         See `Records.traces`.
         """
-        query = partial(_newest_traces, limit=limit, with_calls=with_calls, tenant=tenant)
-        return await self._query(query, nothing=[])
+        return await self._query(
+            lambda queries: queries.traces(limit, query, tenant, with_calls=with_calls),
+            nothing=list[store_api.TraceSummary](),
+            query=query,
+        )
 
     async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return all attempts at an envelope, oldest first."""
-        query = _places("envelope_id = :envelope", _IS_ATTEMPT, tenant=tenant)
-        return record_codec.interactions(await self._records(query, tenant=tenant, envelope=envelope_id))
+        found = await self._records(
+            lambda queries: queries.places(f"envelope = {number_of(envelope_id)}", IS_ATTEMPT, tenant=tenant),
+        )
+        attempts = record_codec.interactions(found)
+        return [one for one in attempts if one.envelope.envelope_id == envelope_id]
 
     async def by_request(
         self, request_hash: str, occurrence: int, *, tenant: str | None = None
     ) -> list[LLMInteraction]:
         """Return all recorded attempts at a request and occurrence, oldest first."""
-        query = _places("request_hash = :hash", "occurrence = :occurrence", _IS_ATTEMPT, tenant=tenant)
-        found = await self._records(query, tenant=tenant, hash=request_hash, occurrence=occurrence)
-        return record_codec.interactions(found)
+        number = request_number(request_hash, occurrence)
+        found = await self._records(
+            lambda queries: queries.places(f"request = {number}", IS_ATTEMPT, tenant=tenant)
+        )
+        attempts = record_codec.interactions(found)
+        return [
+            one
+            for one in attempts
+            if (one.envelope.request_hash, one.envelope.occurrence) == (request_hash, occurrence)
+        ]
 
     async def recent(self, limit: int = 10, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return the newest attempts, newest first."""
-        query = _places(_IS_ATTEMPT, order="seq DESC LIMIT :limit", tenant=tenant)
-        return record_codec.interactions(await self._records(query, tenant=tenant, limit=max(0, limit)))
+        order = f"seq DESC LIMIT {max(0, limit)}"
+        found = await self._records(lambda queries: queries.places(IS_ATTEMPT, tenant=tenant, order=order))
+        return record_codec.interactions(found)
 
-    async def spend(self, *by: store_api.SpendKey, tenant: str | None = None) -> list[store_api.Spend]:
-        """Return the sums of the attempts by the given keys.
+    async def spend(
+        self, *by: store_api.SpendKey, query: RecordQuery = EVERYTHING, tenant: str | None = None
+    ) -> list[store_api.Spend]:
+        """Return the sums of the selected attempts by the given keys.
 
         Raises `ValueError` for an unknown key.
         """
-        return await self._query(partial(_spend, by=record_codec.check_keys(by), tenant=tenant), nothing=[])
+        keys = record_codec.check_keys(by)
+        return await self._query(
+            lambda queries: queries.spend(keys, query, tenant), nothing=list[store_api.Spend](), query=query
+        )
+
+    async def select(
+        self,
+        query: RecordQuery = EVERYTHING,
+        *,
+        newest_first: bool = False,
+        limit: int | None = None,
+        tenant: str | None = None,
+    ) -> AsyncGenerator[Fact]:
+        """Yield the facts of the selected records, in the log's order or reversed.
+
+        Records that are added meanwhile are left out.
+        """
+        selected = await self._query(
+            lambda queries: queries.seqs(query, tenant, newest_first=newest_first, limit=limit),
+            nothing=array("q"),
+            query=query,
+        )
+        async with aclosing(self._facts_at(selected)) as facts:
+            async for fact in facts:
+                yield fact
+
+    async def count(self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None) -> int:
+        """Return the number of selected records."""
+        return await self._query(lambda queries: queries.count(query, tenant), nothing=0, query=query)
+
+    async def sums(
+        self, *by: FactKey, query: RecordQuery = EVERYTHING, tenant: str | None = None
+    ) -> list[FactSums]:
+        """Return the sums of the selected records by the given keys.
+
+        Raises `ValueError` for an unknown key.
+        """
+        keys = record_facts.check_fact_keys(by)
+        return await self._query(
+            lambda queries: queries.sums(keys, query, tenant), nothing=list[FactSums](), query=query
+        )
+
+    async def latencies(self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None) -> list[Latency]:
+        """Return the latency percentiles of the selected attempts that were sent, by model."""
+        return await self._query(
+            lambda queries: queries.latencies(query, tenant), nothing=list[Latency](), query=query
+        )
+
+    async def caused_by(
+        self, cause: RecordQuery, effect: RecordQuery = EVERYTHING, *, tenant: str | None = None
+    ) -> AsyncGenerator[Fact]:
+        """Yield the facts of the records of `effect` that follow from a record of `cause`."""
+        await self._check(effect)
+        found = await self._query(
+            lambda queries: queries.effects(cause, effect, tenant), nothing=array("q"), query=cause
+        )
+        async with aclosing(self._facts_at(found)) as facts:
+            async for fact in facts:
+                yield fact
+
+    async def line(self, seq: int, *, tenant: str | None = None) -> store_api.ChainedRecord | None:
+        """Return the line with this number, or None."""
+        found = await self._query(
+            lambda queries: [
+                *self._lines(self._index.places(queries.places(f"seq = {int(seq)}", tenant=tenant)))
+            ],
+            nothing=list[store_api.ChainedRecord](),
+        )
+        return found[0] if found else None
 
     async def unmatched(self, *, tenant: str | None = None) -> list[store_api.Record]:
         """Return the records of reservations without exactly one dispatch and one attempt."""
-        return await self._records(_unmatched(tenant), tenant=tenant)
+        return await self._records(lambda queries: queries.unmatched(tenant))
 
     async def scan(self, after: int = 0) -> AsyncGenerator[store_api.LogEntry]:
         """Yield all entries with a number above `after`, in order."""
@@ -177,8 +252,9 @@ class JsonlRecords:
         It reads up to `LATEST_RUNS` starts and ends of runs. The index checks new lines when it reads them.
         Use `verify` to find a line that was changed later.
         """
-        nothing: list[LinePlace] = []
-        found = await self._query(lambda db: self._index.places(db.execute(_RUN_PLACES)), nothing=nothing)
+        found = await self._query(
+            lambda queries: self._index.places(queries.runs()), nothing=list[LinePlace]()
+        )
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._end_of, found)
 
     def _end_of(self, places: Sequence[LinePlace]) -> store_api.Verification:
@@ -204,24 +280,50 @@ class JsonlRecords:
         await self._writer.settle()
         return self._writer.written.head.seq if self._writer.written else None
 
-    async def _records(self, query: str, **values: str | int | None) -> list[store_api.Record]:
-        def read(db: Connection) -> list[store_api.Record]:
-            places = self._index.places(db.execute(query, values))
-            return [self._reader.record(line) for line in self._lines(places)]
+    async def _records(
+        self,
+        find: Callable[[IndexQueries], Sequence[Place]],
+        is_wanted: Callable[[store_api.Record], bool] = lambda _: True,
+    ) -> list[store_api.Record]:
+        """Return the wanted records at places. A number in the index may be that of two ids."""
 
-        return await self._query(read, nothing=[])
+        def read(queries: IndexQueries) -> list[store_api.Record]:
+            lines = self._lines(self._index.places(find(queries)))
+            return [record for record in map(self._reader.record, lines) if is_wanted(record)]
 
-    async def _query(self, query: Callable[[Connection], T], *, nothing: T) -> T:
+        return await self._query(read, nothing=list[store_api.Record]())
+
+    async def _facts_at(self, seqs: Sequence[int]) -> AsyncGenerator[Fact]:
+        for start in range(0, len(seqs), _FACTS_AT_ONCE):
+            batch = seqs[start : start + _FACTS_AT_ONCE]
+            for fact in await self._query(partial(IndexQueries.facts, seqs=batch), nothing=list[Fact]()):
+                yield fact
+
+    def _read_facts(self, places: Iterable[Place]) -> Iterator[tuple[int, IndexRow]]:
+        for line in self._lines(self._index.places(places)):
+            yield line.seq, self._reader.facts(line)
+
+    async def _check(self, query: RecordQuery) -> None:
+        if query.where:
+            await asyncio.to_thread(condition.check_condition, query.where)
+
+    async def _query(
+        self, ask: Callable[[IndexQueries], T], *, nothing: T, query: RecordQuery = EVERYTHING
+    ) -> T:
+        """Return the result of a query, or `nothing` if the log has no line. `query` is checked in any case."""
         if self._is_closed:
             raise StoreError(self._reader.path, "the index is closed. Create a new one to continue")
+        await self._check(query)
         end = await self._end()
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, self._answer, query, end, nothing
-        )
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._answer, ask, end, nothing)
 
-    def _answer(self, query: Callable[[Connection], T], end: int | None, nothing: T) -> T:
+    def _answer(self, ask: Callable[[IndexQueries], T], end: int | None, nothing: T) -> T:
+        if not self._reader.exists():
+            return nothing
         try:
-            return self._index.answer(query, end) if self._reader.exists() else nothing
+            return self._index.answer(
+                lambda db: ask(IndexQueries(db, self._index.names, self._read_facts)), end
+            )
         except UnicodeEncodeError:
             # Half a character in an argument of a shell. No record has such an id, because UTF-8 cannot
             # encode it.
@@ -233,69 +335,6 @@ class JsonlRecords:
                 reason = "it is not the line that was indexed. Verify the log"
                 raise StoreError(self._reader.path, reason, line=place.seq)
             yield line
-
-
-def _places(*conditions: str, order: str = "seq", tenant: str | None = None) -> str:
-    """Return a query for the places of the records that meet all conditions."""
-    return f"SELECT seq, offset, length FROM records WHERE {_all_of(*conditions, tenant=tenant)} ORDER BY {order}"  # noqa: S608 - conditions from this module
-
-
-def _all_of(*conditions: str, tenant: str | None) -> str:
-    """Return the conjunction of conditions, limited to the tenant's records if there is one."""
-    of_tenant = () if tenant is None else ("tenant = :tenant",)
-    return " AND ".join((*conditions, *of_tenant)) or "TRUE"
-
-
-def _ids_starting(
-    db: Connection, *, prefix: str, of: store_api.IdKind, limit: int, tenant: str | None
-) -> list[str]:
-    """Return ids by a range of each index, because LIKE does not use it."""
-    parts = [("trace_id", ())] if of == "trace" else [("id", ()), ("envelope_id", (_IS_ATTEMPT,))]
-    selects = [
-        f"SELECT DISTINCT {column} AS found FROM records WHERE "  # noqa: S608 - names from this module
-        + _all_of(f"{column} >= :first", f"{column} < :last", *conditions, tenant=tenant)
-        for column, conditions in parts
-    ]
-    query = f"{' UNION '.join(selects)} ORDER BY found LIMIT :limit"
-    values = {"first": prefix, "last": f"{prefix}{_LAST_CHARACTER}", "limit": limit, "tenant": tenant}
-    return [found for (found,) in db.execute(query, values)]
-
-
-def _newest_traces(
-    db: Connection, *, limit: int, with_calls: bool, tenant: str | None
-) -> list[store_api.TraceSummary]:
-    calls = f"trace_id IN (SELECT trace_id FROM records WHERE {_all_of(_IS_ATTEMPT, tenant=tenant)})"  # noqa: S608 - conditions from this module
-    wanted = _all_of(*([calls] if with_calls else []), tenant=tenant)
-    query = f"SELECT trace_id FROM records WHERE {wanted} ORDER BY seq DESC"  # noqa: S608 - conditions from this module
-    newest: dict[str, None] = {}
-    for (trace_id,) in db.execute(query, {"tenant": tenant}):
-        if len(newest) >= limit:
-            break
-        newest[trace_id] = None
-    return [record_codec.summary_of(trace_id, _facts_of_trace(db, trace_id, tenant)) for trace_id in newest]
-
-
-def _facts_of_trace(db: Connection, trace_id: str, tenant: str | None) -> list[IndexRow]:
-    query = f"SELECT * FROM records WHERE {_all_of('trace_id = :trace', tenant=tenant)} ORDER BY seq"  # noqa: S608 - conditions from this module
-    return [IndexRow(*row[3:]) for row in db.execute(query, {"trace": trace_id, "tenant": tenant})]
-
-
-def _spend(db: Connection, by: Sequence[store_api.SpendKey], tenant: str | None) -> list[store_api.Spend]:
-    keys = ", ".join(_COLUMN[key] for key in by) or "NULL"
-    of_tenant = _all_of(_IS_ATTEMPT, tenant=tenant)
-    query = f"SELECT {keys}, {_SUMS} FROM records WHERE {of_tenant} GROUP BY {keys} ORDER BY {keys}"  # noqa: S608 - names from the table above
-    return [
-        store_api.Spend(tuple(row[: len(by)]), *row[-_SUMS_COUNT:])
-        for row in db.execute(query, {"tenant": tenant})
-    ]
-
-
-def _unmatched(tenant: str | None) -> str:
-    """Return a query for the records of reservations that a sum of attempts does not cover."""
-    known = _all_of("reservation IS NOT NULL", tenant=tenant)
-    matched = f"sum({_IS_ATTEMPT}) = 1 AND sum(kind = '{DISPATCHED}') = count(*) - 1 AND count(*) <= 2"
-    others = f"SELECT reservation FROM records WHERE {known} GROUP BY reservation HAVING NOT ({matched})"  # noqa: S608 - conditions from this module
-    return _places(f"reservation IN ({others})", tenant=tenant)
 
 
 DEFAULT_PATH = Path("data/llm_interactions.jsonl")

@@ -1,0 +1,274 @@
+"""The tables of an index, and the rows that lines of the log add to them."""
+
+import re
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import blake2b
+from typing import Final
+
+from agentic_trading.llm.event import ArchiveStarted, RunEnded, RunStarted
+from agentic_trading.llm.log_line import INTERACTION, IndexRow
+from agentic_trading.llm.store import IdKind
+from agentic_trading.llm.stores.record_facts import MICROSECONDS_A_DAY, bucket_of, micros_of
+
+SUCCESS: Final = 1
+SENT: Final = 2
+RECORDED: Final = 4
+IN_DOUBT: Final = 8
+RUN: Final = 16
+"""The flags of a record: those of `Fact`, and whether it starts or ends a run."""
+
+_RUN_KINDS: Final = (RunStarted.KIND, RunEnded.KIND, ArchiveStarted.KIND)
+INTERACTION_NUMBER: Final = 1
+
+VERSION: Final = 7
+TABLES: Final = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE names (number INTEGER PRIMARY KEY, name TEXT UNIQUE);
+INSERT INTO names VALUES (0, ''), ({INTERACTION_NUMBER}, '{INTERACTION}');
+CREATE TABLE records (
+    seq INTEGER PRIMARY KEY, offset, length,
+    time, kind, tenant, agent, workflow, provider, model, subject, verdict, failure,
+    attempt, flags, input_tokens, output_tokens, cost_nusd, latency_ms,
+    id, trace, envelope, request, reservation, billed_nusd
+);
+CREATE TABLE sums (
+    tenant, day, kind, agent, workflow, provider, model, verdict, failure, flags,
+    records, input_tokens, output_tokens, cost_nusd, billed_nusd,
+    PRIMARY KEY (tenant, day, kind, agent, workflow, provider, model, verdict, failure, flags)
+) WITHOUT ROWID;
+CREATE TABLE latencies (
+    tenant, day, model, bucket, attempts, PRIMARY KEY (tenant, day, model, bucket)
+) WITHOUT ROWID;
+CREATE TABLE other_ids (of, id, tenant, PRIMARY KEY (of, id, tenant)) WITHOUT ROWID;
+CREATE TABLE segments (first INTEGER PRIMARY KEY);
+CREATE TABLE head (seq, hash, first, offset, resets);
+INSERT INTO head VALUES (0, '', 1, 0, 0);
+PRAGMA user_version = {VERSION};
+COMMIT;
+"""  # noqa: S608 - constants of this module
+INDEXES: Final = f"""
+BEGIN IMMEDIATE;
+CREATE INDEX IF NOT EXISTS by_id ON records (id);
+CREATE INDEX IF NOT EXISTS by_trace ON records (trace);
+CREATE INDEX IF NOT EXISTS by_envelope ON records (envelope) WHERE attempt > 0;
+CREATE INDEX IF NOT EXISTS by_request ON records (request) WHERE attempt > 0;
+CREATE INDEX IF NOT EXISTS by_time ON records (time);
+CREATE INDEX IF NOT EXISTS by_tenant ON records (tenant);
+CREATE INDEX IF NOT EXISTS by_agent ON records (agent, time) WHERE agent > 0;
+CREATE INDEX IF NOT EXISTS by_failure ON records (failure, time) WHERE failure > 0;
+CREATE INDEX IF NOT EXISTS by_kind ON records (kind, time) WHERE kind > {INTERACTION_NUMBER};
+CREATE INDEX IF NOT EXISTS by_run ON records (seq) WHERE flags & {RUN};
+COMMIT;
+"""
+_CLEARED: Final = ("records", "sums", "latencies", "other_ids", "segments")
+_COLUMNS: Final = 25
+
+_ROW: Final = f"INSERT INTO records VALUES ({', '.join('?' * _COLUMNS)})"  # noqa: S608 - a mark for each column
+_SUMS: Final = """
+INSERT INTO sums VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET
+    records = records + excluded.records,
+    input_tokens = input_tokens + excluded.input_tokens,
+    output_tokens = output_tokens + excluded.output_tokens,
+    cost_nusd = cost_nusd + excluded.cost_nusd,
+    billed_nusd = billed_nusd + excluded.billed_nusd
+"""
+_LATENCIES: Final = """
+INSERT INTO latencies VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET attempts = attempts + excluded.attempts
+"""
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+_LOWEST_UUID: Final = "00000000-0000-1000-0000-000000000000"
+_HIGHEST_UUID: Final = "ffffffff-ffff-8fff-ffff-ffffffffffff"
+_OFFSET: Final = 1 << 63  # SQLite has signed integers
+UUID_BITS: Final = 0xF000
+"""The bits of a number that has the version of a UUID. They are 0 for any other id."""
+
+
+def number_of(text: str) -> int:
+    """Return the number of an id: the first 64 bits of a UUID, or a hash.
+
+    Two ids may have the same number.
+    """
+    if _UUID.fullmatch(text):
+        return int(text[:8] + text[9:13] + text[14:18], 16) - _OFFSET
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") & ~UUID_BITS) - _OFFSET
+
+
+def is_uuid(text: str) -> bool:
+    """Return whether an id is a UUID in its usual form."""
+    return _UUID.fullmatch(text) is not None
+
+
+def uuid_range(prefix: str) -> tuple[int, int] | None:
+    """Return the lowest and the highest number of UUIDs with this prefix, None if there is no such UUID."""
+    low, high = prefix + _LOWEST_UUID[len(prefix) :], prefix + _HIGHEST_UUID[len(prefix) :]
+    return (number_of(low), number_of(high)) if is_uuid(low) and is_uuid(high) else None
+
+
+def request_number(request_hash: str, occurrence: int) -> int:
+    """Return the number of a request and its occurrence."""
+    return number_of(f"{request_hash}\n{occurrence}")
+
+
+class Names:
+    """The numbers of names in an index. The empty name is 0."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._texts: list[str] = []
+        self._resets = -1
+
+    def read(self, db: sqlite3.Connection) -> None:
+        """Read new names of the index."""
+        (resets,) = db.execute("SELECT resets FROM head").fetchone()
+        if resets != self._resets:
+            self.forget()
+            self._resets = resets
+        query = "SELECT name FROM names WHERE number >= ? ORDER BY number"
+        for (name,) in db.execute(query, (len(self._texts),)):
+            self._remember(name)
+
+    def forget(self) -> None:
+        """Read all names again at the next `read`."""
+        self._numbers.clear()
+        self._texts.clear()
+
+    def number(self, name: str) -> int | None:
+        """Return the number of a name, None if no record has it."""
+        return self._numbers.get(name)
+
+    def numbers(self, known: Iterable[str]) -> tuple[int, ...]:
+        """Return the numbers of names that are in the index."""
+        return tuple(map(self._numbers.__getitem__, known))
+
+    def text(self, number: int) -> str:
+        """Return the name that has a number."""
+        return self._texts[number]
+
+    def add(self, db: sqlite3.Connection, rows: Iterable["IndexedLine"]) -> None:
+        """Add the names of new rows."""
+        known = len(self._texts)
+        for row in rows:
+            for name in row.names:
+                if name not in self._numbers:
+                    self._remember(name)
+        db.executemany("INSERT INTO names VALUES (?, ?)", enumerate(self._texts[known:], start=known))
+
+    def _remember(self, name: str) -> None:
+        self._numbers[name] = len(self._texts)
+        self._texts.append(name)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedLine:
+    """A line of the log: its place in its segment, and the facts of its record."""
+
+    seq: int
+    offset: int
+    length: int
+    facts: IndexRow
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names among the facts, in the order of the columns of `records`."""
+        row = self.facts
+        return (
+            row.kind,
+            row.tenant,
+            row.agent,
+            row.workflow,
+            row.provider,
+            row.model,
+            row.subject,
+            row.verdict,
+            row.failure,
+        )
+
+
+def add_rows(db: sqlite3.Connection, names: Names, lines: Sequence[IndexedLine]) -> None:
+    """Add the rows, the sums and the other ids of new lines. Call it within a transaction."""
+    names.add(db, lines)
+    rows = []
+    sums: defaultdict[tuple[int, ...], list[int]] = defaultdict(lambda: [0, 0, 0, 0, 0])
+    latencies = Counter[tuple[int, ...]]()
+    others = set[tuple[IdKind, str, int]]()
+    for line in lines:
+        row = line.facts
+        micros = micros_of(datetime.fromisoformat(row.time))
+        day = micros // MICROSECONDS_A_DAY
+        numbers = names.numbers(line.names)
+        kind, tenant, agent, workflow, provider, model, _, verdict, failure = numbers
+        flags = _flags_of(row)
+        ids = _ids_of(row)
+        rows.append((
+            line.seq,
+            line.offset,
+            line.length,
+            micros,
+            *numbers,
+            row.attempt,
+            flags,
+            row.input_tokens,
+            row.output_tokens,
+            row.cost_nusd,
+            row.latency_ms,
+            *ids,
+            row.reservation,
+            row.billed_nusd,
+        ))
+        total = sums[tenant, day, kind, agent, workflow, provider, model, verdict, failure, flags]
+        total[0] += 1
+        total[1] += row.input_tokens
+        total[2] += row.output_tokens
+        total[3] += row.cost_nusd
+        total[4] += row.billed_nusd
+        if row.sent:
+            latencies[tenant, day, model, bucket_of(row.latency_ms)] += 1
+        others.update(_other_ids(row, tenant))
+    db.executemany(_ROW, rows)
+    db.executemany(_SUMS, [(*key, *total) for key, total in sums.items()])
+    db.executemany(_LATENCIES, [(*key, attempts) for key, attempts in latencies.items()])
+    db.executemany("INSERT OR IGNORE INTO other_ids VALUES (?, ?, ?)", sorted(others))
+
+
+def clear_rows(db: sqlite3.Connection) -> None:
+    """Delete all rows. Call it within a transaction."""
+    for table in _CLEARED:
+        db.execute(f"DELETE FROM {table}")  # noqa: S608 - names from above
+    db.execute(f"DELETE FROM names WHERE number > {INTERACTION_NUMBER}")  # noqa: S608 - a constant
+    db.execute("UPDATE head SET resets = resets + 1")
+
+
+def _flags_of(row: IndexRow) -> int:
+    if not row.attempt:
+        return RUN if row.kind in _RUN_KINDS else 0
+    return (
+        (SUCCESS if row.success else 0)
+        | (SENT if row.sent else 0)
+        | (RECORDED if row.recorded else 0)
+        | (IN_DOUBT if row.in_doubt else 0)
+    )
+
+
+def _ids_of(row: IndexRow) -> tuple[int | None, ...]:
+    """Return the columns `id`, `trace`, `envelope` and `request`."""
+    numbers = (number_of(row.id), number_of(row.trace_id))
+    if not row.attempt:
+        return (*numbers, None, None)
+    return (*numbers, number_of(row.envelope_id), request_number(row.request_hash, row.occurrence))
+
+
+def _other_ids(row: IndexRow, tenant: int) -> Iterable[tuple[IdKind, str, int]]:
+    """Yield the ids that are no UUIDs: an index finds their prefixes by their text."""
+    for id_ in (row.id, row.envelope_id) if row.attempt else (row.id,):
+        if not is_uuid(id_):
+            yield "record", id_, tenant
+    if not is_uuid(row.trace_id):
+        yield "trace", row.trace_id, tenant

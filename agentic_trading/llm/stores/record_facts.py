@@ -1,0 +1,158 @@
+"""The facts of records, for every store: selection, effects and latency percentiles."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from math import ceil, floor, log2
+from typing import Final, Literal, get_args
+
+from agentic_trading.llm.facts import ANY, Fact, FactKey, Latency, RecordQuery
+from agentic_trading.llm.log_line import IndexRow
+
+NameField = Literal[
+    "kind", "tenant", "agent", "workflow", "provider", "model", "subject", "verdict", "failure"
+]
+NAME_FIELDS: Final[tuple[NameField, ...]] = get_args(NameField)
+"""The fields of a `RecordQuery` that list names."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+MICROSECONDS_A_DAY: Final = timedelta(days=1) // _MICROSECOND
+_BUCKETS_AN_OCTAVE: Final = 16
+_SHORTEST_MS: Final = 0.001
+_SHORTEST: Final = -1_000  # the bucket of everything below
+
+
+def micros_of(time: datetime) -> int:
+    """Return a time in microseconds since 1970."""
+    return (time - _EPOCH) // _MICROSECOND
+
+
+def time_of(micros: int) -> datetime:
+    """Return the UTC time of microseconds since 1970."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def fact_of(seq: int, row: IndexRow) -> Fact:
+    """Return the facts of the record in line `seq`."""
+    return Fact(
+        seq=seq,
+        time=datetime.fromisoformat(row.time).astimezone(UTC),
+        kind=row.kind,
+        tenant=row.tenant,
+        agent=row.agent,
+        workflow=row.workflow,
+        provider=row.provider,
+        model=row.model,
+        subject=row.subject,
+        verdict=row.verdict,
+        failure=row.failure,
+        attempt=row.attempt,
+        success=bool(row.success and row.attempt),
+        sent=row.sent,
+        recorded=row.recorded,
+        in_doubt=row.in_doubt,
+        input_tokens=row.input_tokens,
+        output_tokens=row.output_tokens,
+        cost_nusd=row.cost_nusd,
+        latency_ms=row.latency_ms,
+    )
+
+
+def is_selected(fact: Fact, trace_id: str, query: RecordQuery) -> bool:
+    """Return whether a query selects a record. Its `where` is left out."""
+    return (
+        all(_has_one_of(getattr(fact, field), getattr(query, field)) for field in NAME_FIELDS)
+        and (query.since is None or fact.time >= query.since)
+        and (query.until is None or fact.time < query.until)
+        and query.trace_id in {"", trace_id}
+        and fact.seq > query.after
+    )
+
+
+def _has_one_of(value: str, allowed: tuple[str, ...]) -> bool:
+    return not allowed or value in allowed or (bool(value) and ANY in allowed)
+
+
+def check_fact_keys(by: Sequence[FactKey]) -> tuple[FactKey, ...]:
+    """Return the keys of a sum. Raises `ValueError` for an unknown key."""
+    allowed = get_args(FactKey)
+    unknown = [key for key in by if key not in allowed]
+    if unknown:
+        raise ValueError(f"cannot sum by {', '.join(unknown)}. Allowed keys: {', '.join(allowed)}")
+    return tuple(by)
+
+
+def effects_of(chain: Mapping[int, IndexRow], causes: Iterable[int]) -> set[int]:
+    """Return the lines of a decision chain that follow from one of the lines `causes`."""
+    by_cause: defaultdict[str, list[int]] = defaultdict(list)
+    for seq, row in chain.items():
+        if row.causation_id:
+            by_cause[row.causation_id].append(seq)
+    found = set[int]()
+    todo = list(causes)
+    while todo:
+        row = chain[todo.pop()]
+        news = {seq for name in (row.id, row.envelope_id) for seq in by_cause.get(name, ())} - found
+        found |= news
+        todo += news
+    return found
+
+
+def bucket_of(latency_ms: float) -> int:
+    """Return the bucket of a duration in a histogram of latencies."""
+    return floor(log2(latency_ms) * _BUCKETS_AN_OCTAVE) if latency_ms >= _SHORTEST_MS else _SHORTEST
+
+
+def latency_of(model: str, buckets: Mapping[int, int]) -> Latency:
+    """Return the percentiles of a histogram, whose values are numbers of attempts."""
+    attempts = sum(buckets.values())
+    return Latency(
+        model=model,
+        attempts=attempts,
+        p50_ms=_percentile(buckets, ceil(attempts * 0.50)),
+        p95_ms=_percentile(buckets, ceil(attempts * 0.95)),
+        p99_ms=_percentile(buckets, ceil(attempts * 0.99)),
+    )
+
+
+def _percentile(buckets: Mapping[int, int], rank: int) -> float:
+    """Return the middle of the bucket that has the attempt with this rank."""
+    passed = 0
+    bucket = _SHORTEST
+    for bucket in sorted(buckets):
+        passed += buckets[bucket]
+        if passed >= rank:
+            break
+    return 0.0 if bucket == _SHORTEST else 2 ** ((bucket + 0.5) / _BUCKETS_AN_OCTAVE)
+
+
+def latencies_of(sent: Iterable[tuple[str, int, int]]) -> list[Latency]:
+    """Return the percentiles by model, from models, buckets and their numbers of attempts."""
+    buckets: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for model, bucket, attempts in sent:
+        buckets[model][bucket] += attempts
+    return [latency_of(model, buckets[model]) for model in sorted(buckets)]
+
+
+def key_of(fact: Fact, by: Collection[FactKey]) -> tuple[str, ...]:
+    """Return the values of the keys of a sum."""
+    return tuple(fact.time.date().isoformat() if key == "day" else getattr(fact, key) for key in by)
+
+
+def condition_rows(facts: Iterable[Fact]) -> Iterable[tuple[object, ...]]:
+    """Return facts as a condition sees them, in the order of `Fact`."""
+    for fact in facts:
+        time = fact.time.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        names = (fact.seq, time, *(getattr(fact, field) for field in NAME_FIELDS), fact.attempt)
+        numbers = (
+            fact.success,
+            fact.sent,
+            fact.recorded,
+            fact.in_doubt,
+            fact.input_tokens,
+            fact.output_tokens,
+            fact.cost_nusd,
+            fact.latency_ms,
+        )
+        yield (*names, *(numbers if fact.attempt else (None,) * len(numbers)))
