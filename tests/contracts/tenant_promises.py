@@ -1,11 +1,13 @@
 """What every answer promises to a tenant: that of a log which holds its records alone. One function a promise."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from agentic_trading.llm import LLMInteraction, MemoryInteractionStore
+from agentic_trading.llm.facts import EVERYTHING, FactKey, RecordQuery
 from agentic_trading.llm.interaction import interaction_id
 from agentic_trading.llm.store import IdKind, Record, Records, SpendKey
 from tests.build import NOW, envelope, event, interaction
@@ -48,6 +50,7 @@ def shared_log() -> list[Record]:
         mine,
         event("spy", id=mine.interaction_id, trace_id="both", tenant_id=THEIRS, causation_id="asked"),
         theirs,
+        event("echo", id="echo", trace_id="both", tenant_id=MINE, causation_id="begun"),
         event("note", id=own, trace_id="quiet", tenant_id=MINE, causation_id="begun"),
         call(THEIRS, "quiet", "theirs-only", hour=3),
         call(MINE, "calm", "mine-only", hour=4),
@@ -148,6 +151,59 @@ async def sums_what_a_tenant_used(opens: Opens, folder: Path) -> None:
         assert await records.spend(tenant="nobody") == []
 
 
+QUERIES: tuple[RecordQuery, ...] = (
+    EVERYTHING,
+    RecordQuery(kind=("interaction",)),
+    RecordQuery(agent=("",), subject=("", "SECRET")),
+    RecordQuery(tenant=(THEIRS,)),
+    RecordQuery(tenant=(MINE, THEIRS), trace_id="both"),
+    RecordQuery(trace_id="t1"),
+    RecordQuery(since=NOW, until=NOW + timedelta(days=1)),
+    RecordQuery(since=NOW + timedelta(hours=2)),
+    RecordQuery(where=f"tenant = '{THEIRS}' OR kind <> '' -- "),
+    RecordQuery(where="(SELECT count(*) FROM facts) > 3"),
+    RecordQuery(where="kind = (SELECT max(kind) FROM facts)"),
+)
+
+
+async def answers_by_facts(records: Records, lines: int, *, tenant: str | None) -> list[Any]:
+    """Return all that a tenant can ask by facts, without the numbers of lines."""
+    kept = [await records.line(seq, tenant=tenant) for seq in range(-1, lines + 2)]
+    effects = [
+        [fact async for fact in records.caused_by(cause, effect, tenant=tenant)]
+        for cause in QUERIES
+        for effect in QUERIES[:3]
+    ]
+    selected = [[fact async for fact in records.select(query, tenant=tenant)] for query in QUERIES]
+    newest = [
+        [fact async for fact in records.select(query, newest_first=True, limit=2, tenant=tenant)]
+        for query in QUERIES
+    ]
+    return [
+        [[replace(fact, seq=0) for fact in facts] for facts in (*selected, *newest, *effects)],
+        [line.record for line in kept if line],
+        [await records.count(query, tenant=tenant) for query in QUERIES],
+        [await records.sums(*by, query=query, tenant=tenant) for query in QUERIES for by in SUMS],
+        [await records.latencies(query, tenant=tenant) for query in QUERIES],
+        [await records.spend("tenant", query=query, tenant=tenant) for query in QUERIES],
+        [await records.traces(query=query, tenant=tenant) for query in QUERIES],
+    ]
+
+
+SUMS: tuple[tuple[FactKey, ...], ...] = ((), ("day", "tenant"), ("subject", "kind"))
+
+
+async def answers_by_facts_as_if_there_were_no_others(opens: Opens, folder: Path) -> None:
+    log = shared_log()
+    alone = await records_alone(log, MINE)
+
+    async with opens(log, folder) as records:
+        answers = await answers_by_facts(records, len(log), tenant=MINE)
+        assert answers == await answers_by_facts(alone, len(log), tenant=None)
+        assert await records.count(tenant="") == await records.count(tenant="min") == 0
+        assert await records.count() == len(log)
+
+
 async def tells_tenants_apart_by_their_whole_name(opens: Opens, folder: Path) -> None:
     names = ["fund", "fund-2", "FUND", "fun", "fund ", "f_nd", "%", "*", "fund\0", "fünd", "fu\u0308nd"]
     log: list[Record] = [
@@ -196,6 +252,7 @@ PROMISES: tuple[Promise, ...] = (
     gives_a_tenants_attempts_at_an_envelope,
     gives_nobody_the_answer_to_another_with_the_same_question,
     sums_what_a_tenant_used,
+    answers_by_facts_as_if_there_were_no_others,
     tells_tenants_apart_by_their_whole_name,
     takes_the_empty_name_for_a_tenant,
     shows_everything_to_who_names_no_tenant,

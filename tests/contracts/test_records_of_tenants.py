@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_trading.llm import Durability, JsonFileInteractionStore, LLMInteraction, MemoryInteractionStore
-from agentic_trading.llm.facts import EVERYTHING, RecordQuery
+from agentic_trading.llm.facts import EVERYTHING, Fact, FactKey, FactSums, Latency, RecordQuery
 from agentic_trading.llm.interaction import interaction_id
-from agentic_trading.llm.store import IdKind, Record, Records, Spend, SpendKey, TraceSummary
+from agentic_trading.llm.store import ChainedRecord, IdKind, Record, Records, Spend, SpendKey, TraceSummary
 from agentic_trading.llm.stores.memory import MemoryRecords
 from agentic_trading.llm.stores.record_codec import identity_of
 from tests.build import envelope, event, interaction
@@ -144,6 +144,69 @@ class SumsForEverybody(MemoryRecords):
         return await super().spend(*by)
 
 
+class SelectsForEverybody(MemoryRecords):
+    """Select the records of all tenants."""
+
+    async def select(
+        self,
+        query: RecordQuery = EVERYTHING,
+        *,
+        newest_first: bool = False,
+        limit: int | None = None,
+        tenant: str | None = None,
+    ) -> AsyncGenerator[Fact]:
+        async for fact in super().select(query, newest_first=newest_first, limit=limit):
+            yield fact
+
+
+class CountsForEverybody(MemoryRecords):
+    """Count the records of all tenants."""
+
+    async def count(self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None) -> int:
+        return await super().count(query)
+
+
+class SumsFactsForEverybody(MemoryRecords):
+    """Sum the facts of all tenants."""
+
+    async def sums(
+        self, *by: FactKey, query: RecordQuery = EVERYTHING, tenant: str | None = None
+    ) -> list[FactSums]:
+        return await super().sums(*by, query=query)
+
+
+class TimesEverybody(MemoryRecords):
+    """Give the latencies of all tenants."""
+
+    async def latencies(self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None) -> list[Latency]:
+        return await super().latencies(query)
+
+
+class SelectsBeforeItLooks(MemoryRecords):
+    """Ask the condition of all records, and take the tenant's."""
+
+    async def _selected(self, query: RecordQuery, tenant: str | None) -> list[int]:
+        return list(self._of(tenant, await super()._selected(query, None)))
+
+
+class FollowsCausesOfEverybody(MemoryRecords):
+    """Follow causes through the records of other tenants."""
+
+    async def caused_by(
+        self, cause: RecordQuery, effect: RecordQuery = EVERYTHING, *, tenant: str | None = None
+    ) -> AsyncGenerator[Fact]:
+        async for fact in super().caused_by(cause, effect):
+            if tenant in {None, fact.tenant}:
+                yield fact
+
+
+class ReadsLinesOfEverybody(MemoryRecords):
+    """Give any line."""
+
+    async def line(self, seq: int, *, tenant: str | None = None) -> ChainedRecord | None:
+        return await super().line(seq)
+
+
 class SumsNothingToZero(MemoryRecords):
     """Give a sum of nothing to a tenant that used nothing."""
 
@@ -195,6 +258,13 @@ class HidesFromThePlatform(MemoryRecords):
         (GivesAllAttempts, promises.gives_a_tenants_attempts_at_an_envelope),
         (SharesAnswers, promises.gives_nobody_the_answer_to_another_with_the_same_question),
         (SumsForEverybody, promises.sums_what_a_tenant_used),
+        (SelectsForEverybody, promises.answers_by_facts_as_if_there_were_no_others),
+        (CountsForEverybody, promises.answers_by_facts_as_if_there_were_no_others),
+        (SumsFactsForEverybody, promises.answers_by_facts_as_if_there_were_no_others),
+        (TimesEverybody, promises.answers_by_facts_as_if_there_were_no_others),
+        (SelectsBeforeItLooks, promises.answers_by_facts_as_if_there_were_no_others),
+        (FollowsCausesOfEverybody, promises.answers_by_facts_as_if_there_were_no_others),
+        (ReadsLinesOfEverybody, promises.answers_by_facts_as_if_there_were_no_others),
         (SumsNothingToZero, promises.sums_what_a_tenant_used),
         (TakesTheEmptyNameForAll, promises.takes_the_empty_name_for_a_tenant),
         (ComparesBeginnings, promises.tells_tenants_apart_by_their_whole_name),
@@ -253,6 +323,7 @@ async def everything(records: Records, log: Sequence[Record], tenant: str | None
         [await records.traces(limit, with_calls=True, tenant=tenant) for limit in range(4)],
         [await records.spend(key, tenant=tenant) for key in KEYS],
         await records.spend(*KEYS, tenant=tenant),
+        await promises.answers_by_facts(records, len(log), tenant=tenant),
     ]
 
 

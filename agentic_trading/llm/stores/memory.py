@@ -278,7 +278,7 @@ class MemoryRecords:
         groups: defaultdict[tuple[str, ...], list[Fact]] = defaultdict(list)
         for place in await self._selected(query, tenant):
             fact = self._fact(place)
-            groups[record_facts.key_of(fact, keys)].append(fact)
+            groups[record_facts.sums_key(fact, keys)].append(fact)
         return [_fact_sums(key, groups[key]) for key in sorted(groups)]
 
     async def latencies(self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None) -> list[Latency]:

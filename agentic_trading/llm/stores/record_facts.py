@@ -15,7 +15,9 @@ NameField = Literal[
 NAME_FIELDS: Final[tuple[NameField, ...]] = get_args(NameField)
 """The fields of a `RecordQuery` that list names."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# Within four years of this time, a number of microseconds takes six bytes in an index.
+_EPOCH: Final = datetime(2028, 1, 1, tzinfo=UTC)
+EPOCH_S: Final = int(_EPOCH.timestamp())
 _MICROSECOND: Final = timedelta(microseconds=1)
 MICROSECONDS_A_DAY: Final = timedelta(days=1) // _MICROSECOND
 _BUCKETS_AN_OCTAVE: Final = 16
@@ -24,12 +26,12 @@ _SHORTEST: Final = -1_000  # the bucket of everything below
 
 
 def micros_of(time: datetime) -> int:
-    """Return a time in microseconds since 1970."""
+    """Return a time in microseconds since 2028."""
     return (time - _EPOCH) // _MICROSECOND
 
 
 def time_of(micros: int) -> datetime:
-    """Return the UTC time of microseconds since 1970."""
+    """Return the UTC time of microseconds since 2028."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
@@ -135,7 +137,7 @@ def latencies_of(sent: Iterable[tuple[str, int, int]]) -> list[Latency]:
     return [latency_of(model, buckets[model]) for model in sorted(buckets)]
 
 
-def key_of(fact: Fact, by: Collection[FactKey]) -> tuple[str, ...]:
+def sums_key(fact: Fact, by: Collection[FactKey]) -> tuple[str, ...]:
     """Return the values of the keys of a sum."""
     return tuple(fact.time.date().isoformat() if key == "day" else getattr(fact, key) for key in by)
 

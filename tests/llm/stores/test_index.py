@@ -16,7 +16,7 @@ from agentic_trading.llm.log_line import IndexRow
 from agentic_trading.llm.store import ChainedRecord
 from agentic_trading.llm.stores.jsonl.index import LogIndex
 from agentic_trading.llm.stores.jsonl.index_query import IndexQueries
-from agentic_trading.llm.stores.jsonl.index_rows import number_of
+from agentic_trading.llm.stores.jsonl.index_rows import id_number
 from agentic_trading.llm.stores.jsonl.reader import LogReader
 from agentic_trading.llm.stores.jsonl.segments import LogFiles
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
@@ -97,7 +97,7 @@ def lose_tables(index: Path) -> None:
 )
 def test_lost_or_damaged_index_is_rebuilt(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [number_of(recorded.id) for recorded in written(path, count=50)]
+    ids = [id_number(recorded.id) for recorded in written(path, count=50)]
     assert ids_known(path) == ids
 
     harm(index_of(path))
@@ -108,7 +108,7 @@ def test_lost_or_damaged_index_is_rebuilt(tmp_path: Path, harm: Callable[[Path],
 
 def test_index_of_another_log_is_rebuilt(tmp_path: Path) -> None:
     path, other = tmp_path / "log.jsonl", tmp_path / "other.jsonl"
-    ids = [number_of(recorded.id) for recorded in written(path, count=5)]
+    ids = [id_number(recorded.id) for recorded in written(path, count=5)]
     written(other, count=9)
     ids_known(other)
 
@@ -119,7 +119,7 @@ def test_index_of_another_log_is_rebuilt(tmp_path: Path) -> None:
 
 def test_index_of_shortened_log_is_rebuilt(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [number_of(recorded.id) for recorded in written(path, count=5)]
+    ids = [id_number(recorded.id) for recorded in written(path, count=5)]
     ids_known(path)
 
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
@@ -143,7 +143,7 @@ def test_index_catches_up_from_last_position(tmp_path: Path) -> None:
 
 def test_unwritable_index_is_kept_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [number_of(recorded.id) for recorded in written(path)]
+    ids = [id_number(recorded.id) for recorded in written(path)]
     index_of(path).mkdir()
 
     assert ids_known(path) == ids
@@ -152,7 +152,7 @@ def test_unwritable_index_is_kept_in_memory(tmp_path: Path) -> None:
 
 def test_index_locked_elsewhere_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [number_of(recorded.id) for recorded in written(path)]
+    ids = [id_number(recorded.id) for recorded in written(path)]
     ids_known(path)
 
     with closing(sqlite3.connect(index_of(path), isolation_level=None)) as db:
@@ -164,7 +164,7 @@ def test_index_locked_elsewhere_is_not_replaced(tmp_path: Path) -> None:
 
 def test_concurrent_indexers_index_each_line_once(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [number_of(recorded.id) for recorded in written(path)]
+    ids = [id_number(recorded.id) for recorded in written(path)]
     first, second = LogIndex(LogReader(path)), LogIndex(LogReader(path))
 
     counts = [
@@ -180,7 +180,7 @@ def test_concurrent_indexers_index_each_line_once(tmp_path: Path) -> None:
 
 def test_overtaken_indexer_adopts_finished_work(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [number_of(recorded.id) for recorded in written(path)]
+    ids = [id_number(recorded.id) for recorded in written(path)]
 
     class Overtaken(LogReader):
         """Let another process index the log while this one reads it."""
@@ -210,7 +210,7 @@ def test_invalid_index_query_raises(tmp_path: Path) -> None:
 def test_thousands_of_lines_are_all_indexed(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
 
-    ids = [number_of(recorded.id) for recorded in written(path, count=5_003)]
+    ids = [id_number(recorded.id) for recorded in written(path, count=5_003)]
 
     assert ids_known(path) == ids
 

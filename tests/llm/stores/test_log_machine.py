@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -19,13 +20,39 @@ from agentic_trading.llm import (
     MemoryInteractionStore,
     RecordConflictError,
 )
+from agentic_trading.llm.facts import EVERYTHING, RecordQuery
 from agentic_trading.llm.store import Record, Records
 from agentic_trading.llm.stores.record_codec import id_of
-from tests.build import event, interaction
+from tests.build import NOW, event, interaction
 from tests.contracts.records_opening import put
 
 TENANTS = ("acme", "beta")
 TRACES = ("t-1", "t-2", "t-3")
+
+
+def tenant_of(record: Record) -> str:
+    return record.envelope.tenant_id if isinstance(record, LLMInteraction) else record.tenant_id
+
+
+def trace_of(record: Record) -> str:
+    return record.envelope.trace_id if isinstance(record, LLMInteraction) else record.trace_id
+
+
+QUERIES: dict[RecordQuery, Callable[[Record], bool]] = {
+    EVERYTHING: lambda one: True,
+    RecordQuery(kind=("interaction",)): lambda one: isinstance(one, LLMInteraction),
+    RecordQuery(kind=("bar.closed", "order.submitted")): lambda one: isinstance(one, Event),
+    RecordQuery(trace_id="t-1"): lambda one: trace_of(one) == "t-1",
+    RecordQuery(tenant=("acme",), since=NOW): lambda one: tenant_of(one) == "acme",
+    RecordQuery(until=NOW): lambda one: False,
+    RecordQuery(where="cost_nusd > 0 AND time = '2026-01-02T00:00:00.000000Z'"): lambda one: isinstance(
+        one, LLMInteraction
+    ),
+    RecordQuery(subject=("BTCUSDT",), where="tenant <> 'beta'"): lambda one: (
+        isinstance(one, Event) and tenant_of(one) != "beta"
+    ),
+}
+"""Queries, and whether they select a record."""
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -131,6 +158,61 @@ class LogMachine(RuleBasedStateMachine):
         for one in seen[:3]:
             assert self.runner.run(records.find(id_of(one), tenant=tenant)) == one
 
+    @rule(
+        query=st.sampled_from(list(QUERIES)),
+        tenant=st.sampled_from([*TENANTS, None]),
+        newest_first=st.booleans(),
+        limit=st.sampled_from([None, 1, 3]),
+    )
+    def ask_by_facts(
+        self, query: RecordQuery, tenant: str | None, *, newest_first: bool, limit: int | None
+    ) -> None:
+        records: Records = self.store.records
+        seen = [
+            seq
+            for seq, one in enumerate(self.kept, start=1)
+            if tenant in {None, tenant_of(one)} and QUERIES[query](one)
+        ]
+
+        async def ask() -> list[int]:
+            facts = records.select(query, newest_first=newest_first, limit=limit, tenant=tenant)
+            return [fact.seq async for fact in facts]
+
+        assert self.runner.run(ask()) == (seen[::-1] if newest_first else seen)[:limit]
+        assert self.runner.run(records.count(query, tenant=tenant)) == len(seen)
+        sums = self.runner.run(records.sums("tenant", query=query, tenant=tenant))
+        tenants = Counter(tenant_of(self.kept[seq - 1]) for seq in seen)
+        assert {one.key[0]: one.records for one in sums} == tenants
+        chains = self.runner.run(records.traces(100, query=query, tenant=tenant))
+        assert {chain.trace_id for chain in chains} == {trace_of(self.kept[seq - 1]) for seq in seen}
+        timed = self.runner.run(records.latencies(query, tenant=tenant))
+        assert sum(one.attempts for one in timed) == sum(
+            isinstance(self.kept[seq - 1], LLMInteraction) for seq in seen
+        )
+        for seq in [*seen[:1], *seen[-1:]]:
+            line = self.runner.run(records.line(seq, tenant=tenant))
+            assert line is not None
+            assert line.record == self.kept[seq - 1].wire
+
+    @precondition(lambda self: self.kept)
+    @rule(data=st.data())
+    def ask_for_effects(self, data: st.DataObject) -> None:
+        cause = data.draw(st.sampled_from(self.kept))
+        effect = event(
+            "order.submitted",
+            trace_id=trace_of(cause),
+            tenant_id=tenant_of(cause),
+            causation_id=id_of(cause),
+        )
+        self.runner.run(put(self.store, [effect]))
+        self.kept.append(effect)
+
+        async def ask(query: RecordQuery) -> list[int]:
+            return [fact.seq async for fact in self.store.records.caused_by(query)]
+
+        assert self.runner.run(ask(RecordQuery(trace_id=trace_of(cause))))[-1] == len(self.kept)
+        assert self.runner.run(ask(RecordQuery(after=len(self.kept) - 1))) == []
+
     def teardown(self) -> None:
         if hasattr(self, "store"):
             self.runner.run(self.store.aclose())
@@ -144,14 +226,6 @@ def finish_sealing(store: MemoryInteractionStore | JsonFileInteractionStore) -> 
         while file._sealed._to_compress or file._sealed._waiting:
             file._sealed._worker.submit(lambda: None).result()
         file._sealed._worker.submit(lambda: None).result()
-
-
-def tenant_of(record: Record) -> str:
-    return record.envelope.tenant_id if isinstance(record, LLMInteraction) else record.tenant_id
-
-
-def trace_of(record: Record) -> str:
-    return record.envelope.trace_id if isinstance(record, LLMInteraction) else record.trace_id
 
 
 TestLogMachine = LogMachine.TestCase

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from agentic_trading.llm import facts as fact_api
 from agentic_trading.llm.event import ArchiveStarted
-from agentic_trading.llm.facts import ANY, EVERYTHING, Fact, FactKey, FactSums, Latency, RecordQuery
+from agentic_trading.llm.facts import ANY, EVERYTHING, Fact, RecordQuery
 from agentic_trading.llm.log_line import DISPATCHED, IndexRow
 from agentic_trading.llm.store import LATEST_RUNS, IdKind, Spend, SpendKey, TraceSummary
 from agentic_trading.llm.stores import condition, record_codec, record_facts
@@ -30,9 +31,7 @@ _DAY: Final = (
     f" / {MICROSECONDS_A_DAY}"
 )
 _SECOND: Final = "((time % 1000000) + 1000000) % 1000000"
-_TIME: Final = (
-    f"strftime('%Y-%m-%dT%H:%M:%S', (time - {_SECOND}) / 1000000, 'unixepoch') || printf('.%06dZ', {_SECOND})"
-)
+_TIME: Final = f"strftime('%Y-%m-%dT%H:%M:%S', (time - {_SECOND}) / 1000000 + {record_facts.EPOCH_S}, 'unixepoch') || printf('.%06dZ', {_SECOND})"
 _OF_ATTEMPTS: Final = {
     "success": f"flags & {SUCCESS} > 0",
     "sent": f"flags & {SENT} > 0",
@@ -247,10 +246,12 @@ class IndexQueries:
         (count,) = self.db.execute(f"SELECT sum(records) FROM {self._source((), query, tenant)}").fetchone()  # noqa: S608 - numbers and constants
         return count or 0
 
-    def sums(self, by: Sequence[FactKey], query: RecordQuery, tenant: str | None) -> list[FactSums]:
+    def sums(
+        self, by: Sequence[fact_api.FactKey], query: RecordQuery, tenant: str | None
+    ) -> list[fact_api.FactSums]:
         """Return the sums of the selected records by the given keys."""
         found = self._grouped(_FACT_SUMS, by, self._source(by, query, tenant))
-        return [FactSums(key, *figures) for key, figures in found]
+        return [fact_api.FactSums(key, *figures) for key, figures in found]
 
     def spend(self, by: Sequence[SpendKey], query: RecordQuery, tenant: str | None) -> list[Spend]:
         """Return the sums of the selected attempts by the given keys."""
@@ -258,7 +259,7 @@ class IndexQueries:
         return [Spend(key, *figures) for key, figures in self._grouped(_SPEND, by, source)]
 
     def _grouped(
-        self, figures: str, by: Sequence[FactKey], source: str
+        self, figures: str, by: Sequence[fact_api.FactKey], source: str
     ) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
         keys = ", ".join(by) or "NULL"
         found = []
@@ -269,18 +270,18 @@ class IndexQueries:
             found.append((key, tuple(numbers[: len(numbers) - max(1, len(by))])))
         return sorted(found)
 
-    def _key(self, name: FactKey, value: int) -> str:
+    def _key(self, name: fact_api.FactKey, value: int) -> str:
         if name == "day":
             return record_facts.time_of(value * MICROSECONDS_A_DAY).date().isoformat()
         return self.names.text(value)
 
-    def _source(self, by: Sequence[FactKey], query: RecordQuery, tenant: str | None) -> str:
+    def _source(self, by: Sequence[fact_api.FactKey], query: RecordQuery, tenant: str | None) -> str:
         """Return the kept sums if they have the facts of a query, and the rows of records otherwise."""
         if _KEPT_KEYS.issuperset(by) and not query.subject and _fits_days(query):
             return f"(SELECT * FROM sums WHERE {self._conditions(query, tenant, of_days=True)})"  # noqa: S608 - numbers
         return _ROWS.format(selected=self.selected(query, tenant))
 
-    def latencies(self, query: RecordQuery, tenant: str | None) -> list[Latency]:
+    def latencies(self, query: RecordQuery, tenant: str | None) -> list[fact_api.Latency]:
         """Return the latency percentiles of the selected attempts, by model."""
         if _fits_days(query) and not any(
             getattr(query, field) for field in NAME_FIELDS if field not in {"tenant", "model"}
@@ -317,7 +318,7 @@ class IndexQueries:
         """
         selected = self._conditions(query, tenant, of_days=False)
         if query.trace_id:
-            number = index_rows.number_of(query.trace_id)
+            number = index_rows.id_number(query.trace_id)
             places = self._rows(_PLACE, f"trace = {number}", f"+({selected})", tenant=None)
             chain = self.read(list(places))
             selected = self._chosen(seq for seq, facts in chain if facts.trace_id == query.trace_id)

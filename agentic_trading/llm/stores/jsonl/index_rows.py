@@ -90,7 +90,7 @@ UUID_BITS: Final = 0xF000
 """The bits of a number that has the version of a UUID. They are 0 for any other id."""
 
 
-def number_of(text: str) -> int:
+def id_number(text: str) -> int:
     """Return the number of an id: the first 64 bits of a UUID, or a hash.
 
     Two ids may have the same number.
@@ -109,12 +109,12 @@ def is_uuid(text: str) -> bool:
 def uuid_range(prefix: str) -> tuple[int, int] | None:
     """Return the lowest and the highest number of UUIDs with this prefix, None if there is no such UUID."""
     low, high = prefix + _LOWEST_UUID[len(prefix) :], prefix + _HIGHEST_UUID[len(prefix) :]
-    return (number_of(low), number_of(high)) if is_uuid(low) and is_uuid(high) else None
+    return (id_number(low), id_number(high)) if is_uuid(low) and is_uuid(high) else None
 
 
 def request_number(request_hash: str, occurrence: int) -> int:
-    """Return the number of a request and its occurrence."""
-    return number_of(f"{request_hash}\n{occurrence}")
+    """Return the number of a request and its occurrence: 48 bits, because a hit is confirmed by its record."""
+    return id_number(f"{request_hash}\n{occurrence}") >> 16
 
 
 class Names:
@@ -259,10 +259,10 @@ def _flags_of(row: IndexRow) -> int:
 
 def _ids_of(row: IndexRow) -> tuple[int | None, ...]:
     """Return the columns `id`, `trace`, `envelope` and `request`."""
-    numbers = (number_of(row.id), number_of(row.trace_id))
+    numbers = (id_number(row.id), id_number(row.trace_id))
     if not row.attempt:
         return (*numbers, None, None)
-    return (*numbers, number_of(row.envelope_id), request_number(row.request_hash, row.occurrence))
+    return (*numbers, id_number(row.envelope_id), request_number(row.request_hash, row.occurrence))
 
 
 def _other_ids(row: IndexRow, tenant: int) -> Iterable[tuple[IdKind, str, int]]:

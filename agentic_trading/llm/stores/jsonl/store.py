@@ -22,7 +22,7 @@ from agentic_trading.llm.stores.jsonl.disk import Disk
 from agentic_trading.llm.stores.jsonl.file import LogFile
 from agentic_trading.llm.stores.jsonl.index import LogIndex
 from agentic_trading.llm.stores.jsonl.index_query import IS_ATTEMPT, IndexQueries, Place
-from agentic_trading.llm.stores.jsonl.index_rows import number_of, request_number
+from agentic_trading.llm.stores.jsonl.index_rows import id_number, request_number
 from agentic_trading.llm.stores.jsonl.reader import START, LinePlace, LogPosition, LogReader
 from agentic_trading.llm.stores.jsonl.segments import SEGMENT_BYTES
 from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, LogWriter
@@ -57,7 +57,7 @@ class JsonlRecords:
         """Return the record with this id, or None."""
         found = await self._records(
             lambda queries: queries.places(
-                f"id = {number_of(record_id)}", tenant=tenant, order="attempt = 0, seq"
+                f"id = {id_number(record_id)}", tenant=tenant, order="attempt = 0, seq"
             ),
             lambda record: record_codec.id_of(record) == record_id,
         )
@@ -74,7 +74,7 @@ class JsonlRecords:
     async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[store_api.Record]:
         """Return all records of a decision chain, in the log's order."""
         return await self._records(
-            lambda queries: queries.places(f"trace = {number_of(trace_id)}", tenant=tenant),
+            lambda queries: queries.places(f"trace = {id_number(trace_id)}", tenant=tenant),
             lambda record: record_codec.trace_of(record) == trace_id,
         )
 
@@ -99,7 +99,7 @@ class JsonlRecords:
     async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return all attempts at an envelope, oldest first."""
         found = await self._records(
-            lambda queries: queries.places(f"envelope = {number_of(envelope_id)}", IS_ATTEMPT, tenant=tenant),
+            lambda queries: queries.places(f"envelope = {id_number(envelope_id)}", IS_ATTEMPT, tenant=tenant),
         )
         attempts = record_codec.interactions(found)
         return [one for one in attempts if one.envelope.envelope_id == envelope_id]
