@@ -211,13 +211,17 @@ class MemoryRecords:
         selected = {self._facts[place].trace_id for place in await self._selected(query, tenant)}
         places = self._of(tenant, reversed(range(len(self._facts))))
         newest = dict.fromkeys(self._facts[place].trace_id for place in places)
-        chains = ([self._facts[place] for place in self._of(tenant, self._by_trace[name])] for name in newest)
-        wanted = (
-            facts
-            for facts in chains
-            if facts[0].trace_id in selected and (not with_calls or any(fact.attempt for fact in facts))
+        chains = (
+            (name, [self._fact(place) for place in self._of(tenant, self._by_trace[name])])
+            for name in newest
+            if name in selected
         )
-        return [record_codec.summary_of(facts[0].trace_id, facts) for facts in islice(wanted, max(0, limit))]
+        wanted = (
+            record_codec.summary_of(name, facts)
+            for name, facts in chains
+            if not with_calls or any(fact.attempt for fact in facts)
+        )
+        return list(islice(wanted, max(0, limit)))
 
     async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return all attempts at an envelope, oldest first."""

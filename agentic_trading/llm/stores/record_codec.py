@@ -14,8 +14,9 @@ from agentic_trading.llm import store as store_api
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import RecordConflictError, RecordError
 from agentic_trading.llm.event import ArchiveStarted, Event, RunEnded, RunStarted, check_event
+from agentic_trading.llm.facts import Fact
 from agentic_trading.llm.interaction import LLMInteraction, interaction_id
-from agentic_trading.llm.log_line import CHAIN_TAG, IndexRow
+from agentic_trading.llm.log_line import CHAIN_TAG
 
 _INTERACTION_BEGINS = b'{"interaction_id":'  # as we write it: the order of members is not part of the format
 
@@ -227,13 +228,13 @@ def check_keys(by: Sequence[store_api.SpendKey]) -> tuple[store_api.SpendKey, ..
     return tuple(by)
 
 
-def summary_of(trace_id: str, facts: Sequence[IndexRow]) -> store_api.TraceSummary:
+def summary_of(trace_id: str, facts: Sequence[Fact]) -> store_api.TraceSummary:
     """Return the summary of a decision chain from the facts of all its records, in the log's order."""
     attempts = [fact for fact in facts if fact.attempt]
     return store_api.TraceSummary(
         trace_id=trace_id,
-        first=facts[0].time,
-        last=facts[-1].time,
+        first=utc_text(facts[0].time),
+        last=utc_text(facts[-1].time),
         attempts=len(attempts),
         events=len(facts) - len(attempts),
         cost_nusd=sum(fact.cost_nusd for fact in attempts),

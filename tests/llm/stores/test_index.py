@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import aclosing, closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from agentic_trading.llm import JsonFileInteractionStore, StoreError
 from agentic_trading.llm.errors import FailureKind, FailureReason
-from agentic_trading.llm.facts import RecordQuery
+from agentic_trading.llm.facts import EVERYTHING, RecordQuery
 from agentic_trading.llm.log_line import IndexRow
 from agentic_trading.llm.store import ChainedRecord
 from agentic_trading.llm.stores.jsonl.index import LogIndex
@@ -21,7 +22,7 @@ from agentic_trading.llm.stores.jsonl.reader import LogReader
 from agentic_trading.llm.stores.jsonl.segments import LogFiles
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from tests.build import NOW, event, interaction
-from tests.llm.stores.jsonl_logs import written
+from tests.llm.stores.jsonl_logs import reopened, written
 
 
 def index_of(path: Path) -> Path:
@@ -231,6 +232,66 @@ def test_old_index_gains_missing_indexes(tmp_path: Path) -> None:
     ids_known(path)
 
     assert indexes_of(path) == made
+
+
+def test_indexes_are_made_again_for_another_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path)
+    index = LogIndex(LogReader(path))
+    index.answer(lambda db: None, None)
+    made = indexes_of(path)
+    path.unlink()
+    ids = [id_number(recorded.id) for recorded in written(path, count=2)]
+
+    found = index.answer(lambda db: db.execute("SELECT id FROM records ORDER BY seq").fetchall(), None)
+    index.close()
+
+    assert found == [(id_,) for id_ in ids]
+    assert indexes_of(path) == made
+
+
+def test_names_of_another_process_are_read_during_a_query(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path)
+    index = LogIndex(LogReader(path))
+
+    def sums(db: sqlite3.Connection) -> list[tuple[str, ...]]:
+        reopened(path, event("order.filled"))
+        ids_known(path)
+        queries = IndexQueries(db, index.names, lambda places: iter(()))
+        return [found.key for found in queries.sums(["kind"], EVERYTHING, None)]
+
+    kinds = index.answer(sums, None)
+    index.close()
+
+    assert kinds == [("bar.closed",), ("order.filled",)]
+
+
+def test_failed_indexing_leaves_no_names(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path)
+
+    class Enormous(LogReader):
+        """Read a number that SQLite cannot hold."""
+
+        is_enormous = True
+
+        def facts(self, line: ChainedRecord) -> IndexRow:
+            row = super().facts(line)
+            return replace(row, kind="lost", cost_nusd=1 << 63) if self.is_enormous else row
+
+    reader = Enormous(path)
+    index = LogIndex(reader)
+    with pytest.raises(OverflowError):
+        index.answer(lambda db: None, None)
+    reader.is_enormous = False
+
+    names = index.answer(lambda db: db.execute("SELECT name FROM names").fetchall(), None)
+    number = index.names.number("lost")
+    index.close()
+
+    assert number is None
+    assert ("lost",) not in names
 
 
 async def test_queries_of_a_tenant_avoid_full_scans(tmp_path: Path) -> None:

@@ -97,11 +97,13 @@ class LogIndex:
             with _transaction(self._db):
                 index_rows.clear_rows(self._db)
                 _move_head(self._db, START)
+            self._has_indexes = False
         while self._index_next(self._db, end):
             pass
-        if not self._has_indexes:
-            self._db.executescript(index_rows.INDEXES)
-            self._has_indexes = True
+        if not (self._has_indexes or index_rows.has_indexes(self._db)):
+            with _transaction(self._db):
+                index_rows.make_indexes(self._db)
+        self._has_indexes = True
         self.names.read(self._db)
         return self._db
 
@@ -125,12 +127,18 @@ class LogIndex:
             position = reached
         if not lines:
             return False
-        with _transaction(db):
-            if _head(db) == head:  # otherwise another process has indexed these lines
-                self.names.read(db)
-                index_rows.add_rows(db, self.names, lines)
-                db.executemany("INSERT OR IGNORE INTO segments VALUES (?)", [(first,) for first in firsts])
-                _move_head(db, position)
+        try:
+            with _transaction(db):
+                if _head(db) == head:  # otherwise another process has indexed these lines
+                    self.names.read(db)
+                    index_rows.add_rows(db, self.names, lines)
+                    db.executemany(
+                        "INSERT OR IGNORE INTO segments VALUES (?)", [(first,) for first in firsts]
+                    )
+                    _move_head(db, position)
+        except BaseException:
+            self.names.forget()  # their numbers are not in the file
+            raise
         return True
 
 

@@ -42,7 +42,7 @@ _OF_ATTEMPTS: Final = {
     "cost_nusd": "cost_nusd",
     "latency_ms": "latency_ms",
 }
-_FACT_COLUMNS: Final = {
+_CONDITION_COLUMNS: Final = {
     "seq": "seq",
     "time": _TIME,
     **{field: f"(SELECT name FROM main.names WHERE number = {field})" for field in NAME_FIELDS},  # noqa: S608 - names of fields
@@ -51,9 +51,10 @@ _FACT_COLUMNS: Final = {
 }
 """The fields of `Fact`, as a condition sees them."""
 
-_FACT: Final = f"""
-SELECT seq, time, {", ".join(NAME_FIELDS)}, attempt, flags, input_tokens, output_tokens, cost_nusd, latency_ms
-FROM records WHERE seq IN """  # noqa: S608 - constants of this module
+_FACT_COLUMNS: Final = (
+    f"seq, time, {', '.join(NAME_FIELDS)}, attempt, flags, input_tokens, output_tokens, cost_nusd, latency_ms"
+)
+"""The columns of `records` for a `Fact`."""
 
 _KEPT_KEYS: Final = frozenset({
     "day",
@@ -187,11 +188,21 @@ class IndexQueries:
         """Return the summaries of the chains whose id has a number, by their last line."""
         wanted = {seq for (seq,) in self._rows("seq", f"trace = {number}", f"+({selected})", tenant=None)}
         found: dict[int, TraceSummary] = {}
-        for trace_id, chain in self._chains(number, tenant).items():
-            if wanted.isdisjoint(chain) or (with_calls and not any(row.attempt for row in chain.values())):
-                continue
-            found[max(chain)] = record_codec.summary_of(trace_id, list(chain.values()))
+        for trace_id, chain in self._facts_by_trace(number, tenant).items():
+            has_call = any(fact.attempt for fact in chain)
+            if not wanted.isdisjoint(fact.seq for fact in chain) and (has_call or not with_calls):
+                found[chain[-1].seq] = record_codec.summary_of(trace_id, chain)
         return found
+
+    def _facts_by_trace(self, number: int, tenant: str | None) -> dict[str, list[Fact]]:
+        """Return the facts of the chains whose id has a number, by id."""
+        if number & index_rows.UUID_BITS:
+            chains = self._chains(number, tenant).items()
+            return {id_: [record_facts.fact_of(*line) for line in chain.items()] for id_, chain in chains}
+        # A hash is that of one id. So long chains of the platform, such as `budget`, are not read.
+        own = self._all_of(f"trace = {number}", tenant=tenant)
+        first = self.places(f"trace = {number}", tenant=tenant, order="seq LIMIT 1")
+        return {row.trace_id: self._facts(own) for _, row in self.read(first)}
 
     def _chains(self, number: int, tenant: str | None) -> dict[str, dict[int, IndexRow]]:
         """Return the lines of the chains whose id has a number, by id."""
@@ -209,15 +220,18 @@ class IndexQueries:
         return array("q", (seq for (seq,) in rows))
 
     def facts(self, seqs: Sequence[int]) -> list[Fact]:
-        """Return the facts of lines, in the order of their numbers."""
-        found = {row[0]: row for row in self.db.execute(f"{_FACT} ({', '.join(map(str, seqs))})")}
-        return [self._fact(found[seq]) for seq in seqs if seq in found]
+        """Return the facts of lines, in their order."""
+        found = {fact.seq: fact for fact in self._facts(f"seq IN ({', '.join(map(str, seqs))})")}
+        return [found[seq] for seq in seqs if seq in found]
+
+    def _facts(self, condition: str) -> list[Fact]:
+        return [self._fact(row) for row in self._rows(_FACT_COLUMNS, condition, tenant=None)]
 
     def _fact(self, row: Sequence[int]) -> Fact:
         seq, micros, *numbers = row
         kind, tenant, agent, workflow, provider, model, subject, verdict, failure, attempt, *rest = numbers
         flags, input_tokens, output_tokens, cost_nusd, latency_ms = rest
-        text = self.names.text
+        text = self._text
         return Fact(
             seq=seq,
             time=record_facts.time_of(micros),
@@ -273,7 +287,12 @@ class IndexQueries:
     def _key(self, name: fact_api.FactKey, value: int) -> str:
         if name == "day":
             return record_facts.time_of(value * MICROSECONDS_A_DAY).date().isoformat()
-        return self.names.text(value)
+        return self._text(value)
+
+    def _text(self, number: int) -> str:
+        if not self.names.has(number):  # another process has indexed more lines during this query
+            self.names.read(self.db)
+        return self.names.text(number)
 
     def _source(self, by: Sequence[fact_api.FactKey], query: RecordQuery, tenant: str | None) -> str:
         """Return the kept sums if they have the facts of a query, and the rows of records otherwise."""
@@ -294,7 +313,7 @@ class IndexQueries:
                 "model, latency_ms", self.selected(query, tenant), f"flags & {SENT}", tenant=None
             )
             found = [(model, record_facts.bucket_of(latency_ms), 1) for model, latency_ms in rows]
-        return record_facts.latencies_of((self.names.text(model), bucket, n) for model, bucket, n in found)
+        return record_facts.latencies_of((self._text(model), bucket, n) for model, bucket, n in found)
 
     def effects(self, cause: RecordQuery, effect: RecordQuery, tenant: str | None) -> "array[int]":
         """Return the lines of the records of `effect` that follow from a record of `cause`."""
@@ -318,12 +337,13 @@ class IndexQueries:
         """
         selected = self._conditions(query, tenant, of_days=False)
         if query.trace_id:
-            number = index_rows.id_number(query.trace_id)
-            places = self._rows(_PLACE, f"trace = {number}", f"+({selected})", tenant=None)
-            chain = self.read(list(places))
-            selected = self._chosen(seq for seq, facts in chain if facts.trace_id == query.trace_id)
+            chain = f"trace = {index_rows.id_number(query.trace_id)}", f"+({selected})"
+            selected = " AND ".join(chain)
+            if index_rows.is_uuid(query.trace_id):
+                lines = self.read(self.places(*chain, tenant=None))
+                selected = self._chosen(seq for seq, row in lines if row.trace_id == query.trace_id)
         if query.where:
-            columns = ", ".join(f"{value} AS {name}" for name, value in _FACT_COLUMNS.items())
+            columns = ", ".join(f"{value} AS {name}" for name, value in _CONDITION_COLUMNS.items())
             facts = f"SELECT {columns} FROM main.records WHERE {selected}"  # noqa: S608 - constants and numbers
             (records,) = self.db.execute("SELECT seq FROM head").fetchone()
             selected = self._chosen(condition.matching(self.db, facts, query.where, records=records))

@@ -50,20 +50,18 @@ INSERT INTO head VALUES (0, '', 1, 0, 0);
 PRAGMA user_version = {VERSION};
 COMMIT;
 """  # noqa: S608 - constants of this module
-INDEXES: Final = f"""
-BEGIN IMMEDIATE;
-CREATE INDEX IF NOT EXISTS by_id ON records (id);
-CREATE INDEX IF NOT EXISTS by_trace ON records (trace);
-CREATE INDEX IF NOT EXISTS by_envelope ON records (envelope) WHERE attempt > 0;
-CREATE INDEX IF NOT EXISTS by_request ON records (request) WHERE attempt > 0;
-CREATE INDEX IF NOT EXISTS by_time ON records (time);
-CREATE INDEX IF NOT EXISTS by_tenant ON records (tenant);
-CREATE INDEX IF NOT EXISTS by_agent ON records (agent, time) WHERE agent > 0;
-CREATE INDEX IF NOT EXISTS by_failure ON records (failure, time) WHERE failure > 0;
-CREATE INDEX IF NOT EXISTS by_kind ON records (kind, time) WHERE kind > {INTERACTION_NUMBER};
-CREATE INDEX IF NOT EXISTS by_run ON records (seq) WHERE flags & {RUN};
-COMMIT;
-"""
+_INDEXES: Final = {
+    "by_id": "(id)",
+    "by_trace": "(trace)",
+    "by_envelope": "(envelope) WHERE attempt > 0",
+    "by_request": "(request) WHERE attempt > 0",
+    "by_time": "(time)",
+    "by_tenant": "(tenant)",
+    "by_agent": "(agent, time) WHERE agent > 0",
+    "by_failure": "(failure, time) WHERE failure > 0",
+    "by_kind": f"(kind, time) WHERE kind > {INTERACTION_NUMBER}",
+    "by_run": f"(seq) WHERE flags & {RUN}",
+}
 _CLEARED: Final = ("records", "sums", "latencies", "other_ids", "segments")
 _COLUMNS: Final = 25
 
@@ -147,6 +145,10 @@ class Names:
     def numbers(self, known: Iterable[str]) -> tuple[int, ...]:
         """Return the numbers of names that are in the index."""
         return tuple(map(self._numbers.__getitem__, known))
+
+    def has(self, number: int) -> bool:
+        """Return whether a name with this number has been read."""
+        return number < len(self._texts)
 
     def text(self, number: int) -> str:
         """Return the name that has a number."""
@@ -238,8 +240,22 @@ def add_rows(db: sqlite3.Connection, names: Names, lines: Sequence[IndexedLine])
     db.executemany("INSERT OR IGNORE INTO other_ids VALUES (?, ?, ?)", sorted(others))
 
 
+def has_indexes(db: sqlite3.Connection) -> bool:
+    """Return whether the tables have their indexes: they are made when all lines of a log are in."""
+    made = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")}
+    return made.issuperset(_INDEXES)
+
+
+def make_indexes(db: sqlite3.Connection) -> None:
+    """Make the indexes. Call it within a transaction."""
+    for name, columns in _INDEXES.items():
+        db.execute(f"CREATE INDEX IF NOT EXISTS {name} ON records {columns}")
+
+
 def clear_rows(db: sqlite3.Connection) -> None:
-    """Delete all rows. Call it within a transaction."""
+    """Delete all rows and indexes. Call it within a transaction."""
+    for name in _INDEXES:
+        db.execute(f"DROP INDEX IF EXISTS {name}")
     for table in _CLEARED:
         db.execute(f"DELETE FROM {table}")  # noqa: S608 - names from above
     db.execute(f"DELETE FROM names WHERE number > {INTERACTION_NUMBER}")  # noqa: S608 - a constant
