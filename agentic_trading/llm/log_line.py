@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -128,13 +129,17 @@ def index_row_of(raw: bytes) -> IndexRow:
     """Return the facts of a record from its bytes.
 
     Raises:
-        ValueError: If the bytes are not JSON.
+        ValueError: If the bytes are not JSON, or the time is not one with a zone.
         LookupError: If a member of a record is missing.
         TypeError: If the body of an event is not an object.
 
     """
     fields = orjson.loads(raw)
-    return _facts_of_interaction(fields) if "interaction_id" in fields else _facts_of_event(fields)
+    row = _facts_of_interaction(fields) if "interaction_id" in fields else _facts_of_event(fields)
+    # Checked here, because a time that an index cannot read would break all queries of the log.
+    if datetime.fromisoformat(row.time).tzinfo is None:
+        raise ValueError(f"the time {row.time!r:.40} has no zone")
+    return row
 
 
 def _facts_of_interaction(fields: dict[str, Any]) -> IndexRow:

@@ -1,8 +1,10 @@
 """The facts of records, for every store: selection, effects and latency percentiles."""
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from math import ceil, floor, log2
 from typing import Final, Literal, get_args
 
@@ -21,6 +23,7 @@ EPOCH_S: Final = int(_EPOCH.timestamp())
 _MICROSECOND: Final = timedelta(microseconds=1)
 MICROSECONDS_A_DAY: Final = timedelta(days=1) // _MICROSECOND
 _BUCKETS_AN_OCTAVE: Final = 16
+# A logarithm needs a lower end. No clock measures less than a microsecond.
 _SHORTEST_MS: Final = 0.001
 _SHORTEST: Final = -1_000  # the bucket of everything below
 
@@ -120,12 +123,9 @@ def latency_of(model: str, buckets: Mapping[int, int]) -> Latency:
 
 def _percentile(buckets: Mapping[int, int], rank: int) -> float:
     """Return the middle of the bucket that has the attempt with this rank."""
-    passed = 0
-    bucket = _SHORTEST
-    for bucket in sorted(buckets):
-        passed += buckets[bucket]
-        if passed >= rank:
-            break
+    ordered = sorted(buckets)
+    passed = list(accumulate(buckets[bucket] for bucket in ordered))
+    bucket = ordered[bisect_left(passed, rank)]
     return 0.0 if bucket == _SHORTEST else 2 ** ((bucket + 0.5) / _BUCKETS_AN_OCTAVE)
 
 

@@ -15,14 +15,16 @@ from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.facts import EVERYTHING, RecordQuery
 from agentic_trading.llm.log_line import IndexRow
 from agentic_trading.llm.store import ChainedRecord
+from agentic_trading.llm.stores.jsonl.file import LogFile
 from agentic_trading.llm.stores.jsonl.index import LogIndex
 from agentic_trading.llm.stores.jsonl.index_query import IndexQueries
 from agentic_trading.llm.stores.jsonl.index_rows import id_number
 from agentic_trading.llm.stores.jsonl.reader import LogReader
 from agentic_trading.llm.stores.jsonl.segments import LogFiles
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
+from agentic_trading.llm.stores.record_codec import identity_of
 from tests.build import NOW, event, interaction
-from tests.llm.stores.jsonl_logs import reopened, written
+from tests.llm.stores.jsonl_logs import HastyDisk, reopened, written
 
 
 def index_of(path: Path) -> Path:
@@ -265,6 +267,18 @@ def test_names_of_another_process_are_read_during_a_query(tmp_path: Path) -> Non
     index.close()
 
     assert kinds == [("bar.closed",), ("order.filled",)]
+
+
+@pytest.mark.parametrize("time", ["yesterday", "2026-01-02T00:00:00"])
+def test_record_with_an_unreadable_time_is_named(tmp_path: Path, time: str) -> None:
+    path = tmp_path / "log.jsonl"
+    told = event()
+    file = LogFile(path, HastyDisk())
+    file.append([(identity_of(told), told.wire.replace(b"2026-01-02T00:00:00Z", time.encode()))], sync=True)
+    file.close()
+
+    with pytest.raises(StoreError, match=r"log\.jsonl:1: it holds neither .*(isoformat|has no zone)"):
+        ids_known(path)
 
 
 def test_failed_indexing_leaves_no_names(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ _FACT_COLUMNS: Final = (
 )
 """The columns of `records` for a `Fact`."""
 
+# Without subjects, because a desk may have more subjects than all other names, and each would be a row a day.
 _KEPT_KEYS: Final = frozenset({
     "day",
     "kind",
@@ -73,6 +74,7 @@ _ROWS: Final = f"""
 FROM records WHERE {{selected}})"""  # noqa: S608 - constants of this module
 """The rows of records, with the columns of the table `sums`."""
 
+# From the kept sums or from rows: a row counts as one record.
 _FACT_SUMS: Final = (
     "sum(records), sum(records * (failure > 0)), sum(input_tokens), sum(output_tokens), sum(cost_nusd)"
 )
@@ -92,7 +94,8 @@ _SPEND: Final = (
 class IndexQueries:
     """Answer queries from the tables of an index.
 
-    An id is only a number in the index. Where a record is not read anyway, the facts of its line confirm the id.
+    An id is only a number in the index, and two UUIDs may have the same one. So the line of a record confirms
+    the id of a trace or a cause.
 
     Attributes:
         db: The index.
@@ -178,7 +181,7 @@ class IndexQueries:
             if number not in seen:
                 seen.add(number)
                 summaries |= self._summaries(number, selected, tenant, with_calls=with_calls)
-            if seq in summaries:
+            if seq in summaries:  # the last line of its chain
                 newest.append(summaries[seq])
         return newest
 
@@ -277,12 +280,10 @@ class IndexQueries:
     ) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
         keys = ", ".join(by) or "NULL"
         found = []
-        for row in self.db.execute(f"SELECT {figures}, {keys} FROM {source} GROUP BY {keys}"):  # noqa: S608 - names of keys
-            (*numbers,) = row
-            values = numbers[len(numbers) - len(by) :] if by else []
-            key = tuple(self._key(name, value) for name, value in zip(by, values, strict=True))
-            found.append((key, tuple(numbers[: len(numbers) - max(1, len(by))])))
-        return sorted(found)
+        for row in self.db.execute(f"SELECT {keys}, {figures} FROM {source} GROUP BY {keys}"):  # noqa: S608 - names of keys
+            key = tuple(map(self._key, by, row))
+            found.append((key, row[max(1, len(by)) :]))
+        return sorted(found)  # by text, because the order of numbers is that of first use
 
     def _key(self, name: fact_api.FactKey, value: int) -> str:
         if name == "day":
@@ -374,6 +375,7 @@ class IndexQueries:
         return self._all_of(*found, tenant=tenant)
 
     def _one_of(self, field: str, names: Sequence[str]) -> str:
+        # A name without a number is in no record.
         numbers = [number for name in names if (number := self.names.number(name)) is not None]
         listed = f"{field} IN ({', '.join(map(str, numbers))})" if numbers else "FALSE"
         least = index_rows.INTERACTION_NUMBER if field == "kind" else 0

@@ -50,6 +50,7 @@ INSERT INTO head VALUES (0, '', 1, 0, 0);
 PRAGMA user_version = {VERSION};
 COMMIT;
 """  # noqa: S608 - constants of this module
+# Empty names have no entry, because a query without an agent or a failure reads most rows anyway.
 _INDEXES: Final = {
     "by_id": "(id)",
     "by_trace": "(trace)",
@@ -233,8 +234,9 @@ def add_rows(db: sqlite3.Connection, names: Names, lines: Sequence[IndexedLine])
         total[4] += row.billed_nusd
         if row.sent:
             latencies[tenant, day, model, bucket_of(row.latency_ms)] += 1
-        others.update(_other_ids(row, tenant))
+        others.update(_other_ids(row, ids, tenant))
     db.executemany(_ROW, rows)
+    # Summed here first, because most lines of a batch share their names and their day.
     db.executemany(_SUMS, [(*key, *total) for key, total in sums.items()])
     db.executemany(_LATENCIES, [(*key, attempts) for key, attempts in latencies.items()])
     db.executemany("INSERT OR IGNORE INTO other_ids VALUES (?, ?, ?)", sorted(others))
@@ -281,10 +283,11 @@ def _ids_of(row: IndexRow) -> tuple[int | None, ...]:
     return (*numbers, id_number(row.envelope_id), request_number(row.request_hash, row.occurrence))
 
 
-def _other_ids(row: IndexRow, tenant: int) -> Iterable[tuple[IdKind, str, int]]:
+def _other_ids(row: IndexRow, ids: Sequence[int | None], tenant: int) -> Iterable[tuple[IdKind, str, int]]:
     """Yield the ids that are no UUIDs: an index finds their prefixes by their text."""
-    for id_ in (row.id, row.envelope_id) if row.attempt else (row.id,):
-        if not is_uuid(id_):
-            yield "record", id_, tenant
+    of_record, _, of_envelope, _ = ids
+    for text, number in ((row.id, of_record), (row.envelope_id, of_envelope)):
+        if number is not None and not number & UUID_BITS:
+            yield "record", text, tenant
     if not is_uuid(row.trace_id):
         yield "trace", row.trace_id, tenant

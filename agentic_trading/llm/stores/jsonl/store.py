@@ -313,6 +313,7 @@ class JsonlRecords:
         """Return the result of a query, or `nothing` if the log has no line. `query` is checked in any case."""
         if self._is_closed:
             raise StoreError(self._reader.path, "the index is closed. Create a new one to continue")
+        # Checked here too, because a log without lines has no index.
         await self._check(query)
         end = await self._end()
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._answer, ask, end, nothing)
