@@ -62,16 +62,6 @@ class LogIndex:
         """Return the position after the last indexed line, as of the latest `answer`."""
         return START if self._db is None else _head(self._db)
 
-    def places(self, rows: Iterable[tuple[int, int, int]]) -> list[LinePlace]:
-        """Return the places of lines, from their numbers, offsets and lengths. Only within a query."""
-        if self._db is None:
-            return []
-        firsts = [first for (first,) in self._db.execute("SELECT first FROM segments ORDER BY first")]
-        return [
-            LinePlace(seq, firsts[bisect_right(firsts, seq) - 1], offset, length)
-            for seq, offset, length in rows
-        ]
-
     def close(self) -> None:
         """Close the file of the index. You may call it twice."""
         if self._db is not None:
@@ -113,7 +103,7 @@ class LogIndex:
         if head == START:
             return True
         query = "SELECT seq, offset, length FROM records WHERE seq = ?"
-        places = self.places(db.execute(query, (head.head.seq,)))
+        places = line_places(db, db.execute(query, (head.head.seq,)))
         return any(line is not None and line.head == head.head for line in self._reader.lines_at(places))
 
     def _index_next(self, db: sqlite3.Connection, end: int | None) -> bool:
@@ -140,6 +130,14 @@ class LogIndex:
             self.names.forget()  # their numbers are not in the file
             raise
         return True
+
+
+def line_places(db: sqlite3.Connection, rows: Iterable[tuple[int, int, int]]) -> list[LinePlace]:
+    """Return the places of lines, from their numbers, offsets and lengths in an index."""
+    firsts = [first for (first,) in db.execute("SELECT first FROM segments ORDER BY first")]
+    return [
+        LinePlace(seq, firsts[bisect_right(firsts, seq) - 1], offset, length) for seq, offset, length in rows
+    ]
 
 
 def _connect(place: str, busy_s: float) -> sqlite3.Connection:

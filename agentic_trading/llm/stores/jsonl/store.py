@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
+from sqlite3 import Connection
 from typing import TypeVar
 
 from agentic_trading.llm import store as store_api
@@ -20,7 +21,7 @@ from agentic_trading.llm.sealed_command import SealedCommand
 from agentic_trading.llm.stores import condition, record_codec, record_facts
 from agentic_trading.llm.stores.jsonl.disk import Disk
 from agentic_trading.llm.stores.jsonl.file import LogFile
-from agentic_trading.llm.stores.jsonl.index import LogIndex
+from agentic_trading.llm.stores.jsonl.index import LogIndex, line_places
 from agentic_trading.llm.stores.jsonl.index_query import IS_ATTEMPT, IndexQueries, Place
 from agentic_trading.llm.stores.jsonl.index_rows import id_number, request_number
 from agentic_trading.llm.stores.jsonl.reader import START, LinePlace, LogPosition, LogReader
@@ -196,7 +197,7 @@ class JsonlRecords:
         """Return the line with this number, or None."""
         found = await self._query(
             lambda queries: [
-                *self._lines(self._index.places(queries.places(f"seq = {int(seq)}", tenant=tenant)))
+                *self._lines(line_places(queries.db, queries.places(f"seq = {int(seq)}", tenant=tenant)))
             ],
             nothing=list[store_api.ChainedRecord](),
         )
@@ -253,7 +254,7 @@ class JsonlRecords:
         Use `verify` to find a line that was changed later.
         """
         found = await self._query(
-            lambda queries: self._index.places(queries.runs()), nothing=list[LinePlace]()
+            lambda queries: line_places(queries.db, queries.runs()), nothing=list[LinePlace]()
         )
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._end_of, found)
 
@@ -288,7 +289,7 @@ class JsonlRecords:
         """Return the wanted records at places. A number in the index may be that of two ids."""
 
         def read(queries: IndexQueries) -> list[store_api.Record]:
-            lines = self._lines(self._index.places(find(queries)))
+            lines = self._lines(line_places(queries.db, find(queries)))
             return [record for record in map(self._reader.record, lines) if is_wanted(record)]
 
         return await self._query(read, nothing=list[store_api.Record]())
@@ -299,8 +300,8 @@ class JsonlRecords:
             for fact in await self._query(partial(IndexQueries.facts, seqs=batch), nothing=list[Fact]()):
                 yield fact
 
-    def _read_facts(self, places: Iterable[Place]) -> Iterator[tuple[int, IndexRow]]:
-        for line in self._lines(self._index.places(places)):
+    def _read_facts(self, db: Connection, places: Iterable[Place]) -> Iterator[tuple[int, IndexRow]]:
+        for line in self._lines(line_places(db, places)):
             yield line.seq, self._reader.facts(line)
 
     async def _check(self, query: RecordQuery) -> None:
@@ -323,7 +324,7 @@ class JsonlRecords:
             return nothing
         try:
             return self._index.answer(
-                lambda db: ask(IndexQueries(db, self._index.names, self._read_facts)), end
+                lambda db: ask(IndexQueries(db, self._index.names, partial(self._read_facts, db))), end
             )
         except UnicodeEncodeError:
             # Half a character in an argument of a shell. No record has such an id, because UTF-8 cannot
