@@ -26,7 +26,7 @@ from agentic_trading.llm.stores.jsonl import segments as segments_module
 from agentic_trading.llm.stores.jsonl.disk import Disk
 from agentic_trading.llm.stores.jsonl.file import LogFile
 from agentic_trading.llm.stores.jsonl.frames import FRAME_BYTES, compressed_frames, open_compressed
-from agentic_trading.llm.stores.jsonl.reader import LogReader
+from agentic_trading.llm.stores.jsonl.reader import LogPosition, LogReader
 from agentic_trading.llm.stores.jsonl.segments import LogFiles, read_seals
 from agentic_trading.llm.stores.record_codec import identity_of
 from tests.build import NOW, event, interaction
@@ -526,13 +526,14 @@ def test_leftovers_of_crash_are_removed(tmp_path: Path) -> None:
     )
     for name in leftovers:
         (tmp_path / name).write_bytes(b"half of it")
-    other = tmp_path / "log-b.jsonl"
-    other.write_bytes(b"of another log")
+    others = ("log-b.jsonl", "log-b-00000000000000000004.jsonl.zst.tmp", "log-4.jsonl.zst.tmp")
+    for name in others:
+        (tmp_path / name).write_bytes(b"of another log")
 
     opened(path).close()
 
     assert [name for name in leftovers if (tmp_path / name).exists()] == []
-    assert other.is_file()
+    assert [name for name in others if (tmp_path / name).is_file()] == [*others]
     assert records_in(path) == events
 
 
@@ -600,6 +601,51 @@ def test_lines_are_on_disk_before_their_seal(tmp_path: Path) -> None:
 
     sealed = ["sync log.jsonl", "sync log.seals.jsonl", "sync folder", "rename", "rename", "sync folder"]
     assert steps == [*sealed, "sync log.jsonl"]
+
+
+def test_reader_of_empty_segment_survives_rotation(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    reader = LogReader(path)
+    empty: list[LogPosition] = []
+    seen: list[list[int]] = []
+
+    class Watched(HastyDisk):
+        """Let a reader continue before and after each rename. It has found no line in the active segment."""
+
+        def rename(self, path: Path, name: Path) -> None:
+            self.read()
+            super().rename(path, name)
+            self.read()
+
+        def read(self) -> None:
+            for position in empty:
+                reader._check_is_last(position)
+                seen.append([line.seq for line, _ in reader.walk(position)])
+
+    file = LogFile(path, Watched(), segment_bytes=1)
+    events = [event() for _ in range(3)]
+    for number, one in enumerate(events):
+        if number == 2:
+            empty.append(LogPosition(read_seals(LogFiles(path).seals).end).in_next_segment)
+        file.append([(identity_of(one), one.wire)], sync=True)
+    file.close()
+
+    assert seen == [[2]] * 4
+
+
+def test_segment_sealed_during_verification_is_intact(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    file = LogFile(path, HastyDisk(), segment_bytes=1_000)
+    written: list[LogPosition] = []
+    for one in [event() for _ in range(9)]:
+        file.append([(identity_of(one), one.wire)], sync=True)
+        written.append(file.position)
+    file.close()
+
+    found = [LogReader(path).verify(position) for position in written]
+
+    assert len(read_seals(LogFiles(path).seals).each) > 1
+    assert [(one.is_intact, one.lines, one.reason) for one in found] == [(True, n, "") for n in range(1, 10)]
 
 
 async def test_follower_reads_across_rotations(tmp_path: Path) -> None:

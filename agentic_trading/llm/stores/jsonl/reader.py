@@ -218,7 +218,7 @@ class LogReader:
             if not e.line:
                 raise
             return self._found(position, e.reason, runs)
-        if problem := self._wrong_seal(made.finished()):
+        if problem := self._wrong_seal(made.finished(), position):
             return self._found(*problem, runs)
         if written is None:
             return self.verify_from(position, runs)
@@ -226,14 +226,17 @@ class LogReader:
         reason = "" if is_there else f"it is missing or cut: {written.head.seq} lines were written"
         return self._found(position, reason, runs)
 
-    def _wrong_seal(self, made: Sequence[Seal]) -> tuple[LogPosition, str] | None:
+    def _wrong_seal(self, made: Sequence[Seal], end: LogPosition) -> tuple[LogPosition, str] | None:
         """Return the start of the first segment whose seal is not the one of its lines, and the problem."""
+        # In this order, because a segment gets its name after its seal was written.
+        paths = [self.files.find_sealed(seal.first) for seal in made]
         recorded = read_seals(self.files.seals)
         before = ChainHead()
-        for seal in made:
-            path = self.files.find_sealed(seal.first)
+        for seal, path in zip(made, paths, strict=True):
             kept = recorded.of(seal.first)
-            if path is not None and not seal.has_content_of(kept):
+            # The last one was active when it was read, and has been sealed since with more lines.
+            is_part = seal.first == end.first and kept is not None and kept.last > seal.last
+            if path is not None and not is_part and not seal.has_content_of(kept):
                 missing = f"the seal of {path.name} is missing. {recorded.problem}".strip()
                 reason = f"{path.name} is not as it was sealed" if kept else missing
                 return LogPosition(before, seal.first), reason
@@ -274,9 +277,18 @@ class LogReader:
 
     def _check_is_last(self, position: LogPosition) -> None:
         """Raise `StoreError` if the log ends at a position, and sealed segments after it are missing."""
-        if position.offset == 0 and read_seals(self.files.seals).end.seq > position.head.seq:
+        is_sealed = position.offset == 0 and read_seals(self.files.seals).end.seq > position.head.seq
+        # The active segment may have got lines and a seal since it was read.
+        if is_sealed and not self._begins(position):
             name = self.files.sealed(position.head.seq + 1).name
             raise self._broken(f"{name} is missing. Restore it", position.head)
+
+    def _begins(self, position: LogPosition) -> bool:
+        """Return whether the segment at a position has its first line."""
+        try:
+            return read_line(self.line_from(position.first, 0)).seq == position.first
+        except BrokenRecordError:
+            return False
 
     def _broken(self, reason: str, head: ChainHead) -> StoreError:
         return StoreError(self.path, reason, line=head.seq + 1)

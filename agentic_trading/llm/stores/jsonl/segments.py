@@ -29,7 +29,7 @@ DAY_BYTES: Final = 4 << 20
 _SEAL_TAG: Final = b"agentic/seal/v1\0"
 _HASH: Final = b',"hash":"'
 _SUFFIX: Final = ".jsonl"
-_SEALED: Final = re.compile(r"-([0-9]{20})\.jsonl(\.zst)?")
+_SEALED: Final = re.compile(r"-([0-9]{20})\.jsonl(\.zst(\.tmp)?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,18 @@ class LogFiles:
             for first, is_compressed in self._sealed_files()
             if is_compressed and first in plain
         ]
-        return [self.next, *copies, *self.active.parent.glob(f"{_escaped(self._stem)}-*{_SUFFIX}.zst.tmp")]
+        unfinished = [path for path, found in self._matches() if found[3]]
+        return [self.next, *copies, *unfinished]
 
     def _sealed_files(self) -> Iterator[tuple[int, bool]]:
+        return ((int(found[1]), bool(found[2])) for _, found in self._matches() if not found[3])
+
+    def _matches(self) -> Iterator[tuple[Path, re.Match[str]]]:
+        """Yield the sealed segments, finished or not, with the parts of their names."""
+        # Matched completely, because a pattern of `glob` would also find the segments of `<name>-2.jsonl`.
         for path in self.active.parent.glob(f"{_escaped(self._stem)}-*"):
             if found := _SEALED.fullmatch(path.name.removeprefix(self._stem)):
-                yield int(found[1]), bool(found[2])
+                yield path, found
 
     @property
     def _stem(self) -> str:
