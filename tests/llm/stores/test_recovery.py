@@ -29,8 +29,8 @@ from tests.llm.stores.jsonl_logs import HastyDisk, kept, lines_in, records_in, r
 @pytest.mark.parametrize("number", [2, 3, 4])
 def test_last_line_cut_loses_only_tail(tmp_path: Path, number: int) -> None:
     path = tmp_path / "log.jsonl"
-    events = written(path, count=number)
-    *whole, last = lines_in(path)
+    events = written(path, count=4)[:number]
+    *whole, last = lines_in(path)[:number]
     after = event()
 
     for length in range(len(last)):

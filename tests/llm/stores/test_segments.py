@@ -487,6 +487,44 @@ def test_torn_seal_is_made_again(tmp_path: Path, torn: bytes) -> None:
     assert records_in(path) == events
 
 
+def test_last_seal_torn_at_any_byte_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    log_in_segments(path)
+    files = LogFiles(path)
+    sealed, whole, new = files.sealed(7), files.seals.read_bytes(), event()
+    content = sealed.read_bytes()
+
+    for size in range(whole.rindex(b"\n", 0, -1) + 1, len(whole)):
+        files.seals.write_bytes(whole[:size])
+        sealed.unlink()  # it gets its name after its seal is on disk
+        path.write_bytes(content)
+
+        file = LogFile(path, HastyDisk(), segment_bytes=1)
+        file.append([(identity_of(new), new.wire)], sync=True)
+        file.close()
+
+        assert (files.seals.read_bytes(), sealed.read_bytes()) == (whole, content), size
+        assert verified(path).is_intact, size
+
+
+def test_last_seal_cut_at_any_byte_is_found_and_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    log_in_segments(path)
+    files = LogFiles(path)
+    whole = files.seals.read_bytes()
+
+    for size in range(whole.rindex(b"\n", 0, -1) + 1, len(whole)):
+        files.seals.write_bytes(whole[:size])
+
+        found = verified(path)
+
+        assert found.broken_line == 7, size
+        assert f"the seal of {files.sealed(7).name} is missing" in found.reason
+        with pytest.raises(StoreError, match="The log was not modified"):
+            opened(path)
+        assert files.seals.read_bytes() == whole[:size]
+
+
 def test_interrupted_rotation_is_finished(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     events = log_in_segments(path)
