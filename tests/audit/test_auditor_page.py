@@ -17,6 +17,8 @@ from tests.pages import BLOCKS, write_files
 
 PAGE = "docs/how-to/answer-an-auditor.md"
 
+WITHOUT_OURS = "import sys; sys.modules['agentic_trading'] = None\n"  # an import of it raises
+
 # A program that has DuckDB and nothing of ours. It runs statements, and prints the rows of each.
 RUN_SQL = """
 import json, sys
@@ -26,7 +28,6 @@ found = []
 for text in json.load(sys.stdin):
     for statement in duckdb.extract_statements(text):
         found.append([[str(value) for value in row] for row in db.execute(statement).fetchall()])
-assert not [name for name in sys.modules if name.startswith("agentic_trading")]
 print(json.dumps(found))
 """
 
@@ -60,7 +61,7 @@ def run_sql(folder: Path) -> list[Any]:
     """Return the rows of each statement of the page."""
     texts = [block.text for block in BLOCKS if block.page == PAGE and block.language == "sql"]
     ended = subprocess.run(
-        [sys.executable, "-c", RUN_SQL],
+        [sys.executable, "-c", WITHOUT_OURS + RUN_SQL],
         cwd=folder, input=json.dumps(texts), capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
@@ -70,7 +71,12 @@ def run_sql(folder: Path) -> list[Any]:
 def run_program(folder: Path, name: str) -> tuple[int, str]:
     """Return exit code and output of a program of the page."""
     ended = subprocess.run(
-        [sys.executable, name], cwd=folder, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", f"{WITHOUT_OURS}import runpy; runpy.run_path({name!r}, run_name='__main__')"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     return ended.returncode, ended.stdout + ended.stderr
 
