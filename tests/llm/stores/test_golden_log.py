@@ -1,18 +1,34 @@
-"""The golden log of calls is read into the objects that were stored, and written as it is."""
+"""The golden log of calls is read into the objects that were stored, and written as it is. Logs of 0.1.0a1 are used on."""
 
+import asyncio
 import json
+from collections import Counter
 from contextlib import aclosing
 from pathlib import Path
 from shutil import copy
 
+import pytest
+
 from agentic_trading.llm import JsonFileInteractionStore, LLMInteraction
 from agentic_trading.llm.store import Verification
+from agentic_trading.llm.stores.jsonl.segments import LogFiles
+from agentic_trading.llm.stores.record_codec import id_of
 from tests.build import event
 from tests.golden.log.expected import ANSWERED, ASKED, HEAD, NOTED, RECORDS, REFUSED, TRIGGER
 from tests.golden.log.make_golden import write
-from tests.llm.stores.jsonl_logs import kept, records_in, verified
+from tests.llm.stores.jsonl_logs import HastyDisk, kept, plain_bytes, records_in, verified
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "log" / "calls.jsonl"
+
+SESSION_OF_0_1_0A1 = GOLDEN.with_name("0.1.0a1.jsonl")
+"""The log of a session that release 0.1.0a1 has written.
+
+agentic-trading run --data btcusdt-5m --bars 70 --provider rules --seed 7
+--inject malformed=10%,timeout=10%,refusal=5%,truncated=10%
+"""
+
+SESSION_LINES = 50
+SESSION_HEAD = "01648c7a3ff2bf7ddb6983e4746e2fa9c2815f8e2fb207f2f90a8b54462bd580"
 
 
 def test_golden_records_equal_stored_objects() -> None:
@@ -67,3 +83,45 @@ async def test_golden_log_is_queryable_and_appendable(tmp_path: Path) -> None:
         assert (spent.key, spent.attempts, spent.failed, spent.refused) == (
             ("fund", "analysis", "2026-01-02"), 1, 0, 1,
         )  # fmt: skip
+
+
+def test_log_of_0_1_0a1_is_read_and_rewritten_identically(tmp_path: Path) -> None:
+    records = records_in(SESSION_OF_0_1_0A1)
+    write(tmp_path / "log.jsonl", records)
+
+    assert verified(SESSION_OF_0_1_0A1).head == SESSION_HEAD
+    assert (tmp_path / "log.jsonl").read_bytes() == SESSION_OF_0_1_0A1.read_bytes()
+    answered = [record for record in records if isinstance(record, LLMInteraction)]
+    assert Counter(each.result.failure.category if each.result.failure else "" for each in answered) == {
+        "": 3, "refusal": 1, "timeout": 1, "truncated": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_log_of_0_1_0a1_is_continued_in_segments(tmp_path: Path, *, compress: bool) -> None:
+    path = tmp_path / "log.jsonl"
+    copy(SESSION_OF_0_1_0A1, path)
+    records, after = records_in(path), [event() for _ in range(3)]
+
+    async def write_on() -> None:
+        async with aclosing(
+            JsonFileInteractionStore(path, segment_bytes=1, compress=compress, disk=HastyDisk())
+        ) as store:
+            for record in [*records, *after]:
+                await (store.store(record) if isinstance(record, LLMInteraction) else store.record(record))
+
+            assert await kept(store) == [*records, *after]
+            found = await store.verify()
+            assert (found.is_intact, found.lines) == (True, SESSION_LINES + 3)
+            (spent,) = await store.records.spend("agent", "day")
+            assert (spent.attempts, spent.failed) == (6, 2)  # as `spend` of 0.1.0a1 answers
+            for record in records:
+                assert await store.records.find(id_of(record)) == record
+
+    asyncio.run(write_on())
+
+    assert LogFiles(path).sealed_firsts() == [1, SESSION_LINES + 1, SESSION_LINES + 2]
+    sealed = LogFiles(path).find_sealed(1)
+    assert sealed is not None
+    assert plain_bytes(sealed) == SESSION_OF_0_1_0A1.read_bytes()
+    assert verified(path).is_intact
