@@ -90,12 +90,14 @@ class RunningWorker:
 
 
 @contextmanager
-def worker(folder: Path, name: str, *words: str) -> Iterator[RunningWorker]:
+def worker(
+    folder: Path, name: str, *words: str, program: Path = PROGRAM, env: Mapping[str, str] | None = None
+) -> Iterator[RunningWorker]:
     """Run a worker with its log below `folder` for as long as the block lasts."""
     folder.mkdir(parents=True, exist_ok=True)
     said = folder / f"{name}.said"
     command = [
-        str(PROGRAM),
+        str(program),
         "worker",
         "--name",
         name,
@@ -105,7 +107,7 @@ def worker(folder: Path, name: str, *words: str) -> Iterator[RunningWorker]:
         "127.0.0.1:0",
         *words,
     ]
-    with said.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as process:
+    with said.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=env) as process:
         running = RunningWorker(process, said)
         try:
             yield running
