@@ -1,13 +1,16 @@
 """A writer is killed: what it acknowledged is there. Two writers meet: one writes."""
 
+import fcntl
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from agentic_trading.llm import Event
+from agentic_trading.llm.errors import StoreLockedError
 from agentic_trading.llm.stores.jsonl.disk import Disk
 from agentic_trading.llm.stores.jsonl.file import LogFile
 from agentic_trading.llm.stores.record_codec import identity_of
@@ -97,3 +100,26 @@ def test_log_readable_during_partial_write(tmp_path: Path, length: int) -> None:
     path.write_bytes(whole + half[:length])
 
     assert ids_in(path) == {"whole"}
+
+
+def test_writer_opens_after_another_process_has_looked(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    reopened(path, event(id="before"))
+
+    with path.open("rb") as looking:  # as `halt` does, to see whether a process writes to the log
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.05, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        reopened(path, event(id="after"))
+
+    assert ids_in(path) == {"before", "after"}
+
+
+def test_shared_lock_that_stays_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+
+    with path.open("wb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        with pytest.raises(StoreLockedError, match="another process writes to it"):
+            reopened(path)
+
+    assert ids_in(path) == set()

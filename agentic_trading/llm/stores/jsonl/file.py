@@ -6,6 +6,7 @@ All of this blocks. Run it in a thread.
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ log = get_logger()
 
 _KEEP_AWAY = "let no other program rotate, cut or replace a log that is in use"
 _COPIED_AT_ONCE = 1 << 20
+_TRIES = 500
+_TRIES_EVERY_S = 0.002
 
 _system_clock = SystemClock()
 
@@ -351,13 +354,24 @@ def _make_folders(path: Path) -> list[Path]:
 def _lock(fd: int, path: Path) -> None:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         raise OSError(0, "not a regular file")
+    for _ in range(_TRIES):
+        if _try_lock(fd, fcntl.LOCK_EX):
+            return
+        # `halt` looks for a writer with a shared lock that it holds for an instant.
+        if not _try_lock(fd, fcntl.LOCK_SH):
+            break
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        time.sleep(_TRIES_EVERY_S)
+    reason = "another process writes to it. Stop that process or choose another path (reading needs no lock)"
+    raise StoreLockedError(path, reason)
+
+
+def _try_lock(fd: int, kind: int) -> bool:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as e:
-        reason = (
-            "another process writes to it. Stop that process or choose another path (reading needs no lock)"
-        )
-        raise StoreLockedError(path, reason) from e
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _line_after(path: Path, offset: int) -> tuple[bytes, bool]:
