@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -71,8 +71,10 @@ def neighbours_out_of_order(done: Sequence[tuple[str, int]]) -> list[tuple[str, 
     return wrong
 
 
-async def two_clients_of_one_name_ask(make_broker: MakeBroker, *, reply_timeout_s: float) -> None:
-    """Have two clients ask in turn, each on a broker of its own; each must get its own answers and no others."""
+async def two_clients_of_one_name_ask(
+    make_broker: MakeBroker, *, reply_timeout_s: float
+) -> tuple[list[Any], Mapping[str, int]]:
+    """Have two clients ask for ten sizes in turn. Return the answers, and the replies that the clients ignored."""
     async with (
         aclosing(make_broker()) as workers,
         aclosing(make_broker()) as mine,
@@ -91,5 +93,4 @@ async def two_clients_of_one_name_ask(make_broker: MakeBroker, *, reply_timeout_
 
     answers = [task.result() for task in tasks]
     sizes = [isinstance(each, LLMInteraction) and each.result.parsed_output["size"] for each in answers]
-    assert sizes == [*range(10)]
-    assert (one.ignored_replies, two.ignored_replies) == ({}, {})
+    return sizes, {**one.ignored_replies, **two.ignored_replies}

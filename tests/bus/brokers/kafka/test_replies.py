@@ -19,7 +19,12 @@ async def test_same_name_clients_get_own_answers(own_kafka: KafkaService) -> Non
     servers = await asyncio.to_thread(lambda: own_kafka.bootstrap_servers)
     await create_topics(kafka_server.settings(servers), planned_topics(partitions=3))
 
-    await two_clients_of_one_name_ask(lambda: kafka_server.broker(servers), reply_timeout_s=30)
+    answers, ignored = await two_clients_of_one_name_ask(
+        lambda: kafka_server.broker(servers), reply_timeout_s=30
+    )
+
+    assert answers == [*range(10)]
+    assert ignored == {}
 
 
 async def test_failed_reply_reader_closes_the_consumer() -> None:

@@ -21,9 +21,17 @@ async def test_partitions_are_shared_and_taken_over(many: Place) -> None:
     async with aclosing(many.broker()) as one, aclosing(many.broker()) as other:
         first, second = await opened(one), await opened(other)
         await is_so(lambda: _shares(first, second, [8, 8]))
+        shared = [partitions_of(first), partitions_of(second)]
 
         await first.aclose()
         await is_so(lambda: _shares(second, second, [16, 16]))
+        taken_over = partitions_of(second)
+
+    assert sorted([*shared[0], *shared[1]]) == taken_over == [*range(16)]
+
+
+def partitions_of(reader: RedisSubscription) -> list[int]:
+    return sorted(each.partition for each in reader._partitions)
 
 
 async def _shares(one: RedisSubscription, other: RedisSubscription, wanted: list[int]) -> bool:

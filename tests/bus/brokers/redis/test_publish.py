@@ -122,4 +122,9 @@ async def test_reply_stream_expires_and_is_capped(redis_url: str, namespace: str
 async def test_same_name_clients_get_own_answers(redis_url: str, namespace: str) -> None:
     await redis_bus.make_topics(redis_url, namespace, TOPICS)
 
-    await two_clients_of_one_name_ask(lambda: redis_bus.broker(redis_url, namespace), reply_timeout_s=15)
+    answers, ignored = await two_clients_of_one_name_ask(
+        lambda: redis_bus.broker(redis_url, namespace), reply_timeout_s=15
+    )
+
+    assert answers == [*range(10)]
+    assert ignored == {}
