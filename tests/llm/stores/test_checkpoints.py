@@ -122,12 +122,18 @@ def test_damaged_first_segment_does_not_stop_the_log(tmp_path: Path) -> None:
     assert len(path.read_bytes().splitlines()) == 3
 
 
-def test_unfinished_checkpoint_is_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [b"{", b'{"log":', bytes(50)])
+def test_unfinished_checkpoint_is_left_out(tmp_path: Path, cut: bytes) -> None:
     path, file = tmp_path / "log.jsonl", tmp_path / "checkpoints.jsonl"
     write(path, 2, checkpoint_file=file)
-    file.write_bytes(file.read_bytes() + b'{"log":')
+    file.write_bytes(file.read_bytes() + cut)
 
     assert [one.seq for one in read_checkpoints(file)] == [2]
+
+    write(path, 2, checkpoint_file=file, name="more")
+
+    assert [one.seq for one in read_checkpoints(file)] == [2, 4]
+    assert problems(audited(path, file)) == []
 
 
 @pytest.mark.parametrize("content", [b"no json\n", b'{"log":"x"}\n'])

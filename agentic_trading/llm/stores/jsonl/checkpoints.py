@@ -74,9 +74,11 @@ class CheckpointWriter:
             + b"\n"
         )
         try:
-            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                os.write(fd, line)
+                size = os.fstat(fd).st_size
+                is_cut = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+                os.write(fd, b"\n" + line if is_cut else line)
                 os.fsync(fd)
             finally:
                 os.close(fd)
@@ -89,7 +91,7 @@ class CheckpointWriter:
 
 
 def read_checkpoints(path: Path) -> list[Checkpoint]:
-    """Return the checkpoints in a file, in order. An unfinished last line is left out.
+    """Return the checkpoints in a file, in order. Lines that were never written completely are left out.
 
     Raises:
         StoreError: If the file cannot be read, or a line is no checkpoint.
@@ -103,8 +105,9 @@ def read_checkpoints(path: Path) -> list[Checkpoint]:
         ) from e
     found = []
     for number, line in enumerate(raw.splitlines(keepends=True), start=1):
-        if not line.endswith(b"\n"):
-            break
+        # A crash or a full disk has cut it, or has left zeros. The next checkpoint is on a new line.
+        if not line.endswith(b"\n") or (line[:1] in {b"{", b"\0"} and not line.endswith(b"}\n")):
+            continue
         try:
             found.append(_CHECKPOINT.validate_json(line))
         except ValidationError as e:
