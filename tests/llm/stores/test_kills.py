@@ -24,11 +24,14 @@ KILLS = 20
 """Kills of one log in the soak run: ten logs make 200."""
 
 SEGMENT_BYTES = 12_000
+MOST_RECORDS = 150
+"""Records of a writer before it is killed, at most."""
+
 WITHIN_S = 30.0
 
 
 def killed_writer(path: Path, noted: Path, name: str, chance: float, *, compress: bool) -> None:
-    """Run a writer, and kill it at a moment by chance. In a third of cases this is while it opens the log."""
+    """Run a writer, and kill it by chance: in a third of cases while it opens the log, else after so many records."""
     options = {
         "segment_bytes": SEGMENT_BYTES,
         "compress": compress,
@@ -37,7 +40,13 @@ def killed_writer(path: Path, noted: Path, name: str, chance: float, *, compress
     opens = FORKS.Event()
     writer = started(write_until_killed, opens, path, noted, name, options)
     assert opens.wait(WITHIN_S)
-    writer.join(0.06 * chance if chance < 1 / 3 else 0.3 * chance)
+    if chance < 1 / 3:
+        writer.join(0.06 * chance)
+    else:
+        until = len(noted_in(noted)) + int(chance * MOST_RECORDS)
+        while len(noted_in(noted)) < until:
+            writer.join(0.001)
+            assert writer.is_alive()
     writer.kill()
     writer.join()
     assert writer.exitcode == -signal.SIGKILL
