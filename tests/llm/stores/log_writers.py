@@ -39,18 +39,18 @@ def write_until_killed(opens: Any, path: Path, noted: Path, name: str, options: 
         store = JsonFileInteractionStore(path, **options)
         async with asyncio.TaskGroup() as group:
             for task in range(TASKS):
-                group.create_task(keep(store, fd, (f"{name}-{task}-{n}" for n in count())))
+                group.create_task(keep(store, fd, f"{name}-{task}"))
 
     with _noting(noted) as fd:
         opens.set()
         asyncio.run(write())
 
 
-async def keep(store: JsonFileInteractionStore, fd: int, ids: Iterator[str]) -> None:
-    """Record these events one after the other, and note each one that is acknowledged."""
-    for record_id in ids:
-        await store.record(event_of(record_id))
-        os.write(fd, f"{record_id}\n".encode())  # a system call: a kill loses nothing of it
+async def keep(store: JsonFileInteractionStore, fd: int, name: str) -> None:
+    """Record numbered events one after the other, and note each one that is acknowledged."""
+    for number in count():
+        await store.record(event_of(f"{name}-{number}"))
+        os.write(fd, f"{name}-{number}\n".encode())  # a system call: a kill loses nothing of it
 
 
 def write_in_lives(seen: Any, path: Path, lives: int, count: int, options: dict[str, Any]) -> None:

@@ -108,6 +108,7 @@ def test_log_is_whole_after_each_kill(tmp_path: Path, seed: int, kills: int, *, 
         name = f"{seed}-{number}"
         killed_writer(path, noted, name, fraction("kill", name, str(compress)), compress=compress)
         acknowledged = noted_in(noted)
+        assert len({*acknowledged}) == len(acknowledged)
         if LogFiles(path).exist():
             check_reading(path, acknowledged)
         check_opening(path, acknowledged, f"after-{name}")
