@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ import pytest
 from agentic_trading.cli.exits import ExitCode
 from agentic_trading.ids import random_id
 from agentic_trading.llm import EnvelopeBuilder, LLMInteraction, LLMProvider
-from agentic_trading.llm.store import Record
 from agentic_trading.llm.stores.jsonl.segments import LogFiles
 from tests import redis_server
 from tests.flows.fleet import command, make_topics
@@ -136,32 +135,43 @@ def test_upgraded_fleet_answers_each_envelope_once(
                 stopped += first.ends(signal.SIGTERM) + second_new.ends(signal.SIGTERM)
 
     assert stopped == 0
-    # Nothing is lost: each envelope has exactly one outcome, without a failure.
-    for asked, told in zip(submitted, outcomes, strict=True):
-        assert sorted(each["envelope_id"] for each in told) == sorted(asked)
-        assert [each for each in told if each["failure"]] == []
-    texts = defaultdict(set)
-    for told in outcomes:
-        for each in told:
-            texts[each["envelope_id"]].add(each["text"])
-    # No envelope is answered twice: each answer names the release that has given it.
-    records: list[Record] = [
-        record for name in ("w1", "w2") for record in records_in(logs / name / "interactions.jsonl")
+    texts = texts_in(outcomes, submitted)
+    attempts = [
+        record
+        for name in ("w1", "w2")
+        for record in records_in(logs / name / "interactions.jsonl")
+        if isinstance(record, LLMInteraction)
     ]
-    attempts = [record for record in records if isinstance(record, LLMInteraction)]
     for attempt in attempts:
         texts[attempt.envelope.envelope_id].add(attempt.result.raw_output)
-    assert len(texts) == 4 * BATCH
+    # No envelope is answered twice: each answer names the release that has given it.
+    assert len(texts) == len(attempts) == 4 * BATCH
     assert {len(found) for found in texts.values()} == {1}
-    assert len(attempts) == 4 * BATCH
     # Both releases have answered envelopes of the batch that was submitted next to each other.
     mixed = {text for envelope_id in submitted[1] for text in texts[envelope_id]}
     assert mixed == {'{"by": "old"}', '{"by": "new"}'}
-    # The logs that the old release has begun are whole, and were continued in segments.
+    check_logs(logs, new.config)
+    capsys.readouterr()
+
+
+def texts_in(
+    outcomes: Sequence[Sequence[dict[str, Any]]], submitted: Sequence[set[str]]
+) -> dict[str, set[str]]:
+    """Check that each envelope has exactly one outcome, without a failure. Return the answers by envelope."""
+    texts = defaultdict[str, set[str]](set)
+    for asked, told in zip(submitted, outcomes, strict=True):
+        assert sorted(each["envelope_id"] for each in told) == sorted(asked)
+        assert [each for each in told if each["failure"]] == []
+        for each in told:
+            texts[each["envelope_id"]].add(each["text"])
+    return texts
+
+
+def check_logs(logs: Path, config: Path) -> None:
+    """Check that the logs that the old release has begun are whole, and were continued in segments."""
     for name in ("w1", "w2"):
         log = logs / name / "interactions.jsonl"
         assert command("audit", "verify", log) == ExitCode.DONE
         assert command("spend", "--store", log) == ExitCode.DONE
         assert len(LogFiles(log).sealed_firsts()) > 1
-    assert command("topics", "lag", "--config", new.config) == ExitCode.DONE
-    capsys.readouterr()
+    assert command("topics", "lag", "--config", config) == ExitCode.DONE
