@@ -21,6 +21,9 @@ class HastyDisk(Disk):
     def sync(self, fd: int) -> None:
         """Return at once."""
 
+    def sync_folder(self, folder: Path) -> None:
+        """Return at once."""
+
 
 def reopened(path: Path, *added: Event) -> LogFile:
     """Open the log at `path` for writing, add events, close it, and return what it found out."""

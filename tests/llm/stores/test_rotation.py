@@ -14,15 +14,16 @@ from tests.llm.stores.jsonl_logs import HastyDisk, verified
 from tests.llm.stores.test_segments import log_in_segments, opened
 
 
-@pytest.mark.timeout(60)
-def test_last_seal_torn_at_any_byte_is_made_again(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.soak)])
+def test_last_seal_torn_at_any_byte_is_made_again(tmp_path: Path, step: int) -> None:
     path = tmp_path / "log.jsonl"
     log_in_segments(path)
     files = LogFiles(path)
     sealed, whole, new = files.sealed(7), files.seals.read_bytes(), event()
     content = sealed.read_bytes()
 
-    for size in range(whole.rindex(b"\n", 0, -1) + 1, len(whole)):
+    for size in range(whole.rindex(b"\n", 0, -1) + 1, len(whole), step):
         files.seals.write_bytes(whole[:size])
         sealed.unlink()  # it gets its name after its seal is on disk
         path.write_bytes(content)
