@@ -1,9 +1,11 @@
-"""Clocks. All other modules get the time from a `Clock`, never from `time` or `datetime`."""
+"""Clocks, and times as users write them. All other modules get the time from a `Clock`, never from `time` or `datetime`."""
 
 import asyncio
+import re
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from typing_extensions import override
 
@@ -101,3 +103,35 @@ class MarketClock:
         """Move to `moment`, unless real time has already passed it."""
         self._market = max(moment.astimezone(UTC), self.now())
         self._set_at = time.monotonic()
+
+
+MOMENTS: Final = "2026-06-20, 2026-06-20T10:00Z, now, today, yesterday, or an age such as 90m, 12h, -2h or 7d"
+"""The texts that `parse_moment` accepts. Times are in UTC unless they have an offset."""
+
+_AGE: Final = re.compile(r"-?([0-9]{1,9})([smhdw])")
+_UNITS: Final = MappingProxyType({"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"})
+
+
+def parse_moment(text: str, now: datetime) -> datetime:
+    """Return the time of a text in UTC.
+
+    Args:
+        text: One of `MOMENTS`. A day means its start.
+        now: The present, from which an age counts back.
+
+    Raises:
+        ValueError: If the text has another form, or the time is not in the calendar.
+
+    """
+    now = now.astimezone(UTC)
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    named = {"now": now, "today": today, "yesterday": today - timedelta(days=1)}
+    try:
+        if text in named:
+            return named[text]
+        if age := _AGE.fullmatch(text):
+            return now - timedelta(**{_UNITS[age[2]]: int(age[1])})
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError) as e:
+        raise ValueError(f"{text!r} is not a time. Allowed: {MOMENTS}") from e

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.clock import PacedClock, SimClock, SystemClock
+from agentic_trading.clock import PacedClock, SimClock, SystemClock, parse_moment
 from agentic_trading.ids import derived_id, fraction, random_id, seeded_ids
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
@@ -59,6 +59,40 @@ async def test_paced_clock_is_constant_while_waiting() -> None:
 
     assert clock.monotonic() - before >= 0.001
     assert clock.now() == START
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("now", START + timedelta(hours=5)),
+        ("today", START),
+        ("yesterday", START - timedelta(days=1)),
+        ("30s", START + timedelta(hours=5, seconds=-30)),
+        ("90m", START + timedelta(hours=3.5)),
+        ("-2h", START + timedelta(hours=3)),
+        ("7d", START + timedelta(hours=5, days=-7)),
+        ("1w", START + timedelta(hours=5, days=-7)),
+        ("2026-06-20", datetime(2026, 6, 20, tzinfo=UTC)),
+        ("2026-06-20T10:00", datetime(2026, 6, 20, 10, tzinfo=UTC)),
+        ("2026-06-20T10:00Z", datetime(2026, 6, 20, 10, tzinfo=UTC)),
+        ("2026-06-20 10:00+02:00", datetime(2026, 6, 20, 8, tzinfo=UTC)),
+    ],
+)
+def test_moment_is_a_time_or_an_age(text: str, moment: datetime) -> None:
+    now = (START + timedelta(hours=5)).astimezone(timezone(timedelta(hours=-9)))
+
+    found = parse_moment(text, now)
+
+    assert (found, found.tzinfo) == (moment, UTC)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "soon", "2h ago", "+2h", "7y", "\u0667d", "999999999d", "24-11-2026", "0001-01-01T00:00+09:00"],
+)
+def test_wrong_moment_error_lists_allowed_texts(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a time\. Allowed: 2026-06-20, 2026-06-20T10:00Z, now"):
+        parse_moment(text, START)
 
 
 def test_random_ids_differ_derived_ids_repeat() -> None:

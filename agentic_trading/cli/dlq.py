@@ -10,13 +10,11 @@ import typer
 
 from agentic_trading.cancellation import run_async
 from agentic_trading.cli.exits import ExitCode, confirm, say, stop
-from agentic_trading.cli.options import AsJson, BusUrl, ConfigFile, loaded_with_bus
+from agentic_trading.cli.options import AsJson, BusUrl, ConfigFile, loaded_with_bus, moment_in
 
 app = typer.Typer(help="List, show, replay and purge dead letters.", no_args_is_help=True)
 
 T = TypeVar("T")
-
-_MOMENT = "a time such as 2026-11-24T09:30 (UTC unless it has an offset), or an age such as 90m, 12h or 7d"
 
 OfReason = Annotated[
     str, typer.Option("--reason", metavar="WORD", help="Only letters with this reason, such as decode.")
@@ -68,7 +66,7 @@ def list_letters(
     from agentic_trading.cli.dlq_tables import show_list
     from agentic_trading.operate.dead_letters import LetterFilter, LetterScan, ListedLetter
 
-    meant = LetterFilter(reason=reason, topic=topic, since=_moment("--since", since) if since else None)
+    meant = LetterFilter(reason=reason, topic=topic, since=moment_in("--since", since) if since else None)
     scan = LetterScan()
 
     async def found(broker: Broker) -> list[ListedLetter]:
@@ -171,7 +169,7 @@ def purge_letters(
         stop(ExitCode.BAD_INPUT, "--before and --all cannot be used together")
     if not before and not every:
         stop(ExitCode.BAD_INPUT, "select letters with --before TIME or --all")
-    time = _moment("--before", before) if before else None
+    time = moment_in("--before", before) if before else None
     loaded = loaded_with_bus(config, bus)
     purge = _on_bus(loaded, lambda broker: Purge.before(broker, time))
     say(purge_text(purge), err=True)
@@ -190,18 +188,6 @@ def _on_bus(loaded: Any, work: Callable[[Any], Awaitable[T]]) -> T:
             return await work(broker)
 
     return run_async(opened())
-
-
-def _moment(option: str, text: str) -> Any:
-    """Return the time in an option. Raises `OptionError` if it is neither a time nor an age."""
-    from agentic_trading.clock import SystemClock
-    from agentic_trading.operate.dead_letters import moment_of
-    from agentic_trading.platform.errors import OptionError
-
-    try:
-        return moment_of(text, SystemClock().now())
-    except (ValueError, OverflowError):
-        raise OptionError(option, repr(text), _MOMENT) from None
 
 
 def _age_of(loaded: Any) -> Any:

@@ -1,6 +1,8 @@
 """Options that several commands share, and the lookup of the log to read."""
 
 import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -15,6 +17,16 @@ Store = Annotated[
         "--store",
         metavar="PATH",
         help="A log, or the folder of a session.  [default: AGENTIC_STORE, or the newest session in AGENTIC_RUNS]",
+    ),
+]
+
+Stores = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--store",
+        metavar="PATH",
+        help="A log, the folder of a session, or a folder of sessions. Can be repeated.  "
+        "[default: AGENTIC_STORE, or the newest session in AGENTIC_RUNS]",
     ),
 ]
 
@@ -48,10 +60,36 @@ def log_of(store: Path | None) -> Path:
     return log
 
 
-def trace_list(log: Path, tenant: str | None) -> str:
-    """Return the command that lists the chains of a log, of `tenant` or of all tenants."""
+def logs_of(stores: Sequence[Path] | None) -> list[Path]:
+    """Return the logs at `stores`, or at AGENTIC_STORE, or the newest log in AGENTIC_RUNS.
+
+    Raises:
+        OptionError: If there is no log at one of them.
+        SettingsError: If an environment variable is wrong.
+
+    """
+    from agentic_trading.audit.logs import logs_at
+    from agentic_trading.cli.settings import start
+    from agentic_trading.platform.errors import OptionError
+
+    settings = start()
+    named = stores or ([settings.store] if settings.store else [])
+    found: dict[Path, None] = {}
+    for path in named:
+        logs = logs_at(path)
+        if not logs:
+            option = "--store" if stores else "AGENTIC_STORE"
+            allowed = f"a log, a folder with {LOG_NAME}, or a folder of such folders"
+            raise OptionError(option, f"{path}, where there is no log", allowed)
+        found |= dict.fromkeys(logs)
+    return [*found] or [_newest_log(settings.runs)]
+
+
+def trace_list(logs: Sequence[Path], tenant: str | None) -> str:
+    """Return the command that lists the chains of logs, of `tenant` or of all tenants."""
+    stores = "".join(f" --store {log}" for log in logs)
     tenant_option = "" if tenant is None else f" --tenant {shlex.quote(tenant)}"
-    return f"agentic-trading trace list --store {log}{tenant_option}"
+    return f"agentic-trading trace list{stores}{tenant_option}"
 
 
 def _log_at(path: Path) -> Path | None:
@@ -168,6 +206,17 @@ OfProvider = Annotated[
 ]
 
 
+def moment_in(option: str, text: str) -> datetime:
+    """Return the time in an option. Raises `OptionError` if it is none of `MOMENTS`."""
+    from agentic_trading.clock import MOMENTS, SystemClock, parse_moment
+    from agentic_trading.platform.errors import OptionError
+
+    try:
+        return parse_moment(text, SystemClock().now())
+    except ValueError as e:
+        raise OptionError(option, repr(text), MOMENTS) from e
+
+
 def loaded_with_bus(config: Path | None, bus: str | None) -> Any:
     """Return the configuration, with `bus` if given. Raises `OptionError` if there is no bus."""
     from agentic_trading.cli.settings import start
@@ -181,3 +230,79 @@ def loaded_with_bus(config: Path | None, bus: str | None) -> Any:
             "--bus", "missing", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
         )
     return loaded
+
+
+# Filters of records. Each can be repeated, or have several values with commas.
+
+Agents = Annotated[
+    list[str] | None, typer.Option("--agent", metavar="IDS", help="Only calls of these agents.")
+]
+Workflows = Annotated[
+    list[str] | None, typer.Option("--workflow", metavar="NAMES", help="Only calls of these workflows.")
+]
+Models = Annotated[
+    list[str] | None, typer.Option("--model", metavar="NAMES", help="Only calls to these models.")
+]
+FromProviders = Annotated[
+    list[str] | None, typer.Option("--provider", metavar="NAMES", help="Only calls to these providers.")
+]
+Subjects = Annotated[
+    list[str] | None,
+    typer.Option("--subject", metavar="NAMES", help="Only records about these subjects, such as symbols."),
+]
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option("--kind", metavar="NAMES", help="Only these kinds of events, or interaction for calls."),
+]
+Verdicts = Annotated[
+    list[str] | None, typer.Option("--verdict", metavar="NAMES", help="Only events with these verdicts.")
+]
+Failures = Annotated[
+    list[str] | None,
+    typer.Option("--failure", metavar="NAMES", help="Only records with these kinds of failure. * means any."),
+]
+Trace = Annotated[
+    str,
+    typer.Option("--trace", metavar="ID", help="Only this trace. Its first 8 or more characters are enough."),
+]
+Since = Annotated[
+    str,
+    typer.Option(
+        "--since",
+        "-S",
+        metavar="TIME",
+        help="Only from this time on: 2026-06-20, 2026-06-20T10:00Z, today, yesterday, or an age such as 2h or 7d. UTC.",
+    ),
+]
+Until = Annotated[str, typer.Option("--until", "-U", metavar="TIME", help="Only before this time.")]
+Where = Annotated[
+    str,
+    typer.Option(
+        "--where", metavar="SQL", help="A condition over the fields of facts, such as 'latency_ms > 20000'."
+    ),
+]
+
+
+def names_in(texts: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the values of a repeated option, of which each may be several with commas."""
+    return tuple(name.strip() for text in texts or () for name in text.split(","))
+
+
+def record_query(
+    names: Mapping[str, Iterable[str] | None],
+    *,
+    trace: str = "",
+    since: str = "",
+    until: str = "",
+    where: str = "",
+) -> Any:
+    """Return the `RecordQuery` of options. Raises `OptionError` if a time is wrong."""
+    from agentic_trading.llm.facts import RecordQuery
+    from agentic_trading.platform.errors import OptionError
+
+    first = moment_in("--since", since) if since else None
+    end = moment_in("--until", until) if until else None
+    if first is not None and end is not None and first >= end:
+        raise OptionError("--until", f"{until}, which is not after --since {since}", "a later time")
+    filters: dict[str, Any] = {name: names_in(texts) for name, texts in names.items()}
+    return RecordQuery(**filters, since=first, until=end, trace_id=trace, where=where)

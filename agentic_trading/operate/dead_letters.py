@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Final, Self
 
@@ -24,9 +24,7 @@ _NEAREST: Final = 3
 _NEAR_ID: Final = 0.8
 _LEAST_BEGINNING: Final = 8
 """The shortest beginning of an id that is accepted. Random ids share fewer characters."""
-_AGE: Final = re.compile(r"(\d{1,6})([mhd])", re.ASCII)
 _LANE: Final = re.compile(r"\.[a-z0-9][a-z0-9-]*", re.ASCII)
-_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 class ReplayError(TradingError, ValueError):
@@ -193,22 +191,6 @@ def replay_problem(letter: topic_api.DeadLetter, age: SendAge) -> str:
     except ReplayError as e:
         return e.problem
     return ""
-
-
-def moment_of(text: str, now: datetime) -> datetime:
-    """Return the time of an ISO 8601 text, or of an age such as `90m`, `12h`, `7d`.
-
-    A text without a zone is in UTC. An age counts back from `now`.
-
-    Raises:
-        ValueError: If the text is neither.
-        OverflowError: If the time is before the calendar.
-
-    """
-    if age := _AGE.fullmatch(text):
-        return now - timedelta(**{_UNITS[age[2]]: int(age[1])})
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def letter_in(delivery: Delivery) -> topic_api.DeadLetter | None:

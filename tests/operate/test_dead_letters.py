@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -27,7 +27,6 @@ from agentic_trading.operate.dead_letters import (
     ReplayPlan,
     UnknownLetterError,
     letter_of,
-    moment_of,
 )
 from agentic_trading.worker.delivery import SendAge
 from tests.build import NOW, envelope, event
@@ -313,24 +312,3 @@ async def test_purge_all_keeps_later_letters() -> None:
 
     assert (purge.messages, purge.stays) == (3, 0)
     assert await ids_of(broker, LetterFilter()) == [later.id]
-
-
-@pytest.mark.parametrize(
-    ("text", "moment"),
-    [
-        ("90m", NOW - timedelta(minutes=90)),
-        ("12h", NOW - timedelta(hours=12)),
-        ("7d", NOW - timedelta(days=7)),
-        ("2026-01-01", datetime(2026, 1, 1, tzinfo=UTC)),
-        ("2026-01-01T09:30", datetime(2026, 1, 1, 9, 30, tzinfo=UTC)),
-        ("2026-01-01T09:30+02:00", datetime(2026, 1, 1, 7, 30, tzinfo=UTC)),
-    ],
-)
-def test_time_option_accepts_timestamp_or_age(text: str, moment: datetime) -> None:
-    assert moment_of(text, NOW) == moment
-
-
-@pytest.mark.parametrize("text", ["", "soon", "7w", "-1h", "999999d", "24-11-2026"])
-def test_invalid_time_option_is_refused(text: str) -> None:
-    with pytest.raises((ValueError, OverflowError)):
-        moment_of(text, NOW)
