@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, time
 from functools import reduce
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from agentic_trading.governance.admission import reservation_id_of
 from agentic_trading.governance.events import (
@@ -21,11 +21,12 @@ from agentic_trading.governance.limits import UNNAMED, ScopeKind
 from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook, charged_models, cost_of
 from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.llm.errors import UnknownModelError
+from agentic_trading.llm.facts import ANY, EVERYTHING, RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.log_line import IndexRow, index_row_of
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.store import LogEntry, Record, Records, Spend, SpendKey
+from agentic_trading.llm.store import LogEntry, Record, Spend, SpendKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +45,40 @@ class SpendReport:
     total: Spend
 
 
-async def spend_report(records: Records, *by: SpendKey, tenant: str | None = None) -> SpendReport:
+class SpendRecords(Protocol):
+    """The queries that sums of costs need, in one log or in several. See `Records`."""
+
+    async def spend(
+        self, *by: SpendKey, query: RecordQuery = EVERYTHING, tenant: str | None = None
+    ) -> list[Spend]:
+        """Return the sums of the selected attempts on record. A key may have several rows."""
+        ...
+
+    async def unmatched(self, *, tenant: str | None = None) -> list[Record]:
+        """Return the records of reservations without exactly one dispatch and one attempt."""
+        ...
+
+
+async def spend_report(
+    records: SpendRecords, *by: SpendKey, query: RecordQuery = EVERYTHING, tenant: str | None = None
+) -> SpendReport:
     """Return sums of costs by the given keys, in the order of their values. Without keys, only the total.
 
     The sums equal those of a ledger that is rebuilt from the log. An attempt that was sent and has no
-    recorded end is in doubt, and costs its reservation.
+    recorded end is in doubt, and costs its reservation. It has no subject and no failure.
 
     Args:
-        records: The records of a log.
+        records: The records of a log, or of several.
         *by: The keys of the groups, such as `tenant` or `model`.
+        query: The selection of attempts.
         tenant: The only tenant whose attempts count. None means all.
 
     """
-    sums = {row.key: row for row in await records.spend(*by, tenant=tenant)}
-    for correction in _corrections(await records.unmatched(tenant=tenant), by):
-        known = sums.get(correction.key)
-        sums[correction.key] = correction if known is None else _added(known, correction)
+    sums: dict[tuple[str, ...], Spend] = {}
+    found = await records.spend(*by, query=query, tenant=tenant)
+    for row in (*found, *_corrections(await records.unmatched(tenant=tenant), by, query)):
+        known = sums.get(row.key)
+        sums[row.key] = row if known is None else _added(known, row)
     rows = tuple(sums[key] for key in sorted(sums))
     total = reduce(_added, rows, Spend((), 0, 0, 0, 0, 0))
     return SpendReport(by, rows if by else (), total)
@@ -71,23 +90,29 @@ def _added(one: Spend, other: Spend) -> Spend:
     return Spend(one.key, **{name: getattr(one, name) + getattr(other, name) for name in figures})
 
 
-def _corrections(unmatched: Iterable[Record], by: Sequence[SpendKey]) -> Iterator[Spend]:
-    """Yield, per reservation, its charge in a rebuilt ledger minus the recorded costs."""
+def _corrections(unmatched: Iterable[Record], by: Sequence[SpendKey], query: RecordQuery) -> Iterator[Spend]:
+    """Yield, per reservation, its charge in a rebuilt ledger minus the recorded costs.
+
+    A reservation counts if one of its attempts is selected, or its dispatch if none is recorded.
+    """
     books: dict[str, LedgerRebuild] = {}
     rows: defaultdict[str, list[IndexRow]] = defaultdict(list)
     for record in unmatched:
-        if (reservation := _reservation_of(record)) is not None:
+        if (reservation := reservation_of(record)) is not None:
             tenant = tenant_of(reservation)
             books.setdefault(tenant, LedgerRebuild(tenant, "live")).read(record)
             rows[reservation].append(_row_of(record, tenant))
     for book in books.values():
         for reservation, attempts in book.attempts().items():
-            known = [row for row in rows[reservation] if row.attempt]
+            of_reservation = rows[reservation]
+            is_recorded = any(row.attempt for row in of_reservation)
+            selected = [row for row in of_reservation if _selects(query, row) and row.attempt >= is_recorded]
+            if not selected:
+                continue
+            known = [row for row in selected if row.attempt]
             in_doubt = [one for one in attempts if one.state is ReservationState.IN_DOUBT]
             missing = len(attempts) - len(known)
-            named = max(
-                rows[reservation], key=lambda row: (row.attempt > 0, bool(row.model), bool(row.workflow))
-            )
+            named = max(selected, key=lambda row: (row.attempt > 0, bool(row.model), bool(row.workflow)))
             yield Spend(
                 key=tuple(getattr(named, key) for key in by),
                 attempts=missing,
@@ -101,7 +126,26 @@ def _corrections(unmatched: Iterable[Record], by: Sequence[SpendKey]) -> Iterato
             )
 
 
-def _reservation_of(record: Record) -> str | None:
+def _selects(query: RecordQuery, row: IndexRow) -> bool:
+    """Return whether a query selects an attempt, known by its own row or by that of its dispatch."""
+    time = datetime.fromisoformat(row.time)
+    return (
+        all(_is_among(getattr(query, name), getattr(row, name)) for name in _NAMES)
+        and (query.since is None or time >= query.since)
+        and (query.until is None or time < query.until)
+        and query.trace_id in {"", row.trace_id}
+    )
+
+
+_NAMES = ("tenant", "agent", "workflow", "provider", "model", "subject", "failure")
+
+
+def _is_among(names: Sequence[str], name: str) -> bool:
+    return not names or name in names or (ANY in names and name != "")
+
+
+def reservation_of(record: Record) -> str | None:
+    """Return the id of the reservation that a record is about, or None."""
     if isinstance(record, LLMInteraction):
         return record.result.reservation_id or reservation_id_of(
             record.envelope, record.result.attempt_number

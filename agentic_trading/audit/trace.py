@@ -3,19 +3,41 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
 
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.store import IdKind, Record, Records
+from agentic_trading.llm.store import IdKind, Record
 
 ID_CHARACTERS: Final = 8
 """The shortest beginning of an id that is accepted in place of the id."""
 
 ID_MATCHES: Final = 20
 """The most ids that an error about an ambiguous beginning lists."""
+
+
+class TraceRecords(Protocol):
+    """The queries that find a chain by one of its ids, in one log or in several. See `Records`."""
+
+    async def find(self, record_id: str, *, tenant: str | None = None) -> Record | None:
+        """Return the record with this id, or None."""
+        ...
+
+    async def ids_starting(
+        self, prefix: str, *, of: IdKind = "record", limit: int = 20, tenant: str | None = None
+    ) -> list[str]:
+        """Return the ids that start with `prefix`, sorted, at most `limit`."""
+        ...
+
+    async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[Record]:
+        """Return all records of a decision chain."""
+        ...
+
+    async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
+        """Return all attempts at an envelope, oldest first."""
+        ...
 
 
 class UnknownRecordError(TradingError, LookupError):
@@ -293,11 +315,11 @@ class CausalPath:
         return self.path[0].cause
 
 
-async def why(records: Records, record_id: str, *, tenant: str | None = None) -> CausalPath:
+async def why(records: TraceRecords, record_id: str, *, tenant: str | None = None) -> CausalPath:
     """Return the causes of an event, an envelope or an interaction.
 
     Args:
-        records: The records of a log.
+        records: The records of a log, or of several.
         record_id: The id, or its first eight or more characters.
         tenant: The tenant whose records are read. Ids of other tenants are unknown, and missing as causes.
             None means all tenants.
@@ -321,7 +343,9 @@ async def why(records: Records, record_id: str, *, tenant: str | None = None) ->
     )
 
 
-async def full_id(records: Records, prefix: str, *, of: IdKind = "record", tenant: str | None = None) -> str:
+async def full_id(
+    records: TraceRecords, prefix: str, *, of: IdKind = "record", tenant: str | None = None
+) -> str:
     """Return the only id that starts with `prefix`.
 
     Returns `prefix` if it is an id itself, is shorter than `ID_CHARACTERS`, or has no match.
@@ -338,7 +362,7 @@ async def full_id(records: Records, prefix: str, *, of: IdKind = "record", tenan
     return matches[0] if matches else prefix
 
 
-async def _find(records: Records, record_id: str, tenant: str | None) -> Record:
+async def _find(records: TraceRecords, record_id: str, tenant: str | None) -> Record:
     record = await records.find(record_id, tenant=tenant)
     if record is not None:
         return record

@@ -14,6 +14,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from agentic_trading import plugins
+from agentic_trading.audit.logs import MergedRecords
 from agentic_trading.audit.trace import CallNode, CausalPath, EventNode, TraceNode, TraceTree
 from agentic_trading.canonical import Fragment
 from agentic_trading.cli.exits import say
@@ -29,6 +30,7 @@ from agentic_trading.client.frames import (
 from agentic_trading.client.gateway import verdict_of
 from agentic_trading.llm.errors import EventError
 from agentic_trading.llm.event import CallRequested, CallUnanswered, EnvelopeRefused, Event
+from agentic_trading.llm.facts import EVERYTHING, RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, Fix, LLMResult, Violation
 from agentic_trading.llm.store import Record, Records, TraceSummary
@@ -150,10 +152,15 @@ def chain_table(chains: Sequence[ChainOutcome], width: int) -> Table:
 
 
 async def newest_chains(
-    records: Records, limit: int, *, with_calls: bool, tenant: str | None
+    records: Records | MergedRecords,
+    limit: int,
+    *,
+    query: RecordQuery = EVERYTHING,
+    with_calls: bool,
+    tenant: str | None,
 ) -> list[ChainOutcome]:
-    """Return the newest chains with their outcomes, of `tenant` or of all tenants."""
-    chains = await records.traces(limit, with_calls=with_calls, tenant=tenant)
+    """Return the newest chains with a selected record and their outcomes, of `tenant` or of all tenants."""
+    chains = await records.traces(limit, query=query, with_calls=with_calls, tenant=tenant)
     outcomes = []
     for chain in chains:
         trace = await records.trace(chain.trace_id, tenant=tenant)

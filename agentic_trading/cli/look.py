@@ -1,14 +1,16 @@
 """The commands that read logs: `trace`, `spend` and `audit`."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from agentic_trading.cancellation import run_async
+from agentic_trading.cli import options
 from agentic_trading.cli.exits import ExitCode, say, stop
 from agentic_trading.cli.export import ExportFolder, SealsFile, export_command, verify_export
-from agentic_trading.cli.options import AsJson, OfTenant, Store, log_of, trace_list
+from agentic_trading.cli.options import AsJson, OfTenant, Stores, logs_of, trace_list
 
 trace_app = typer.Typer(help="Show decision chains, from a bar to a fill.", no_args_is_help=True)
 audit_app = typer.Typer(
@@ -39,22 +41,50 @@ def list_traces(
     *,
     limit: LimitOption = 20,
     every: All = False,
+    agent: options.Agents = None,
+    workflow: options.Workflows = None,
+    model: options.Models = None,
+    provider: options.FromProviders = None,
+    subject: options.Subjects = None,
+    kind: options.Kinds = None,
+    verdict: options.Verdicts = None,
+    failure: options.Failures = None,
+    trace: options.Trace = "",
+    since: options.Since = "",
+    until: options.Until = "",
+    where: options.Where = "",
     tenant: OfTenant = None,
-    store: Store = None,
+    store: Stores = None,
     as_json: AsJson = False,
 ) -> None:
     """List the newest decision chains with their outcomes, newest first.
 
-    Chains without a call, such as skipped triggers, are listed only with --all.
+    Chains without a call, such as skipped triggers, are listed only with --all. With filters, a chain is listed
+    if one of its records matches all of them.
     """
     from dataclasses import asdict
 
     from agentic_trading.cli.chains import chain_table, newest_chains
-    from agentic_trading.cli.output import ask_log, console, print_table, show_json
+    from agentic_trading.cli.look_tables import ask_logs
+    from agentic_trading.cli.output import console, print_table, show_json
 
-    log = log_of(store)
-    chains = ask_log(log, lambda records: newest_chains(records, limit, with_calls=not every, tenant=tenant))
-    _warn_of(log, tenant)
+    names = {
+        "agent": agent,
+        "workflow": workflow,
+        "model": model,
+        "provider": provider,
+        "subject": subject,
+        "kind": kind,
+        "verdict": verdict,
+        "failure": failure,
+    }
+    query = options.record_query(names, trace=trace, since=since, until=until, where=where)
+    logs = logs_of(store)
+    query = _with_whole_trace(logs, query, tenant)
+    chains = ask_logs(
+        logs, lambda records: newest_chains(records, limit, query=query, with_calls=not every, tenant=tenant)
+    )
+    warn_of_ends(logs, tenant)
     if as_json:
         show_json([{**asdict(chain), "outcome": outcome} for chain, outcome in chains])
     else:
@@ -63,24 +93,25 @@ def list_traces(
 
 @trace_app.command("show")
 def show_trace(
-    trace_id: TraceId, *, tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
+    trace_id: TraceId, *, tenant: OfTenant = None, store: Stores = None, as_json: AsJson = False
 ) -> None:
     """Show a chain as a tree, with each event and call below its cause."""
     from agentic_trading.audit.trace import AmbiguousIdError, TraceTree, full_id
     from agentic_trading.cli.chains import tree_of, values_of
-    from agentic_trading.cli.output import ask_log, print_table, show_json
+    from agentic_trading.cli.look_tables import ask_logs
+    from agentic_trading.cli.output import print_table, show_json
 
-    log = log_of(store)
+    logs = logs_of(store)
     try:
-        trace_id = ask_log(log, lambda records: full_id(records, trace_id, of="trace", tenant=tenant))
+        trace_id = ask_logs(logs, lambda records: full_id(records, trace_id, of="trace", tenant=tenant))
     except AmbiguousIdError as e:
         stop(ExitCode.FOUND_WRONG, str(e))
-    chain = TraceTree(ask_log(log, lambda records: records.trace(trace_id, tenant=tenant)))
-    _warn_of(log, tenant)
+    chain = TraceTree(ask_logs(logs, lambda records: records.trace(trace_id, tenant=tenant)))
+    warn_of_ends(logs, tenant)
     if not chain.nodes:
         stop(
             ExitCode.FOUND_WRONG,
-            f"no chain has the id {trace_id!r}. To list chains, run: {trace_list(log, tenant)}",
+            f"no chain has the id {trace_id!r}. To list chains, run: {trace_list(logs, tenant)}",
         )
     if as_json:
         show_json(values_of(chain))
@@ -90,19 +121,20 @@ def show_trace(
 
 @trace_app.command("why", short_help="Show why a fill happened.")
 def why_record(
-    record_id: RecordId, *, tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
+    record_id: RecordId, *, tenant: OfTenant = None, store: Stores = None, as_json: AsJson = False
 ) -> None:
     """Show why a fill happened: the path of causes from the bar to the fill."""
     from agentic_trading.audit.trace import AmbiguousIdError, UnknownRecordError, why
     from agentic_trading.cli.chains import path_of, values_of_path
-    from agentic_trading.cli.output import ask_log, print_table, show_json
+    from agentic_trading.cli.look_tables import ask_logs
+    from agentic_trading.cli.output import print_table, show_json
 
-    log = log_of(store)
+    logs = logs_of(store)
     try:
-        answer = ask_log(log, lambda records: why(records, record_id, tenant=tenant))
-        _warn_of(log, tenant)
+        answer = ask_logs(logs, lambda records: why(records, record_id, tenant=tenant))
+        warn_of_ends(logs, tenant)
     except UnknownRecordError as e:
-        stop(ExitCode.FOUND_WRONG, f"{e}. To list chains, run: {trace_list(log, tenant)}")
+        stop(ExitCode.FOUND_WRONG, f"{e}. To list chains, run: {trace_list(logs, tenant)}")
     except AmbiguousIdError as e:
         stop(ExitCode.FOUND_WRONG, str(e))
     if as_json:
@@ -122,7 +154,20 @@ By = Annotated[
 
 
 def spend_command(
-    *, by: By = "agent,model", tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
+    *,
+    by: By = "agent,model",
+    agent: options.Agents = None,
+    workflow: options.Workflows = None,
+    model: options.Models = None,
+    provider: options.FromProviders = None,
+    subject: options.Subjects = None,
+    failure: options.Failures = None,
+    trace: options.Trace = "",
+    since: options.Since = "",
+    until: options.Until = "",
+    tenant: OfTenant = None,
+    store: Stores = None,
+    as_json: AsJson = False,
 ) -> None:
     """Sum attempts, tokens and cost by the given keys. Days are in UTC.
 
@@ -130,25 +175,46 @@ def spend_command(
     ledger.
     """
     from agentic_trading.audit.spend import spend_report
-    from agentic_trading.cli.look_tables import as_table, as_values, spend_keys
-    from agentic_trading.cli.output import ask_log, print_table, show_json
+    from agentic_trading.cli.look_tables import as_table, as_values, ask_logs, spend_keys
+    from agentic_trading.cli.output import print_table, show_json
 
     keys = spend_keys(by)
-    log = log_of(store)
-    report = ask_log(log, lambda records: spend_report(records, *keys, tenant=tenant))
-    _warn_of(log, tenant)
+    names = {
+        "agent": agent,
+        "workflow": workflow,
+        "model": model,
+        "provider": provider,
+        "subject": subject,
+        "failure": failure,
+    }
+    query = options.record_query(names, trace=trace, since=since, until=until)
+    logs = logs_of(store)
+    query = _with_whole_trace(logs, query, tenant)
+    report = ask_logs(logs, lambda records: spend_report(records, *keys, query=query, tenant=tenant))
+    warn_of_ends(logs, tenant)
     if as_json:
         show_json(as_values(report))
     else:
         print_table(as_table(report))
 
 
-def _warn_of(log: Path, tenant: str | None) -> None:
-    """Print a warning for each finding at the end of a log."""
+def _with_whole_trace(logs: Sequence[Path], query: Any, tenant: str | None) -> Any:
+    """Return a query in which the beginning of a trace's id is the id. Several matches end the command."""
+    from agentic_trading.audit.trace import AmbiguousIdError
+    from agentic_trading.cli.look_tables import ask_logs, with_whole_trace
+
+    try:
+        return ask_logs(logs, lambda records: with_whole_trace(records, query, tenant))
+    except AmbiguousIdError as e:
+        stop(ExitCode.FOUND_WRONG, str(e))
+
+
+def warn_of_ends(logs: Sequence[Path], tenant: str | None) -> None:
+    """Print a warning for each finding at the ends of logs."""
     from agentic_trading.cli.output import printable
     from agentic_trading.operate.log_check import check_end
 
-    found = run_async(check_end(log)).findings
+    found = [finding for log in logs for finding in run_async(check_end(log)).findings]
     if tenant is not None and found:  # without the places, because they are of all tenants
         say("Warning: the log is not whole. Records may be missing below.", err=True)
         return

@@ -1,14 +1,20 @@
-"""Tables of `spend` and `audit verify`."""
+"""Answers of the commands that read logs, and the tables of `spend` and `audit verify`."""
 
 import re
-from dataclasses import asdict
-from typing import Any, cast, get_args
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_args
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from agentic_trading.audit.logs import MergedRecords
 from agentic_trading.audit.spend import SpendReport
+from agentic_trading.audit.trace import full_id
+from agentic_trading.cancellation import run_async
 from agentic_trading.cli.output import (
     printable,
     rows,
@@ -16,15 +22,37 @@ from agentic_trading.cli.output import (
     unbroken,
     usd,
 )
+from agentic_trading.llm.facts import RecordQuery
 from agentic_trading.llm.store import Spend, SpendKey
 from agentic_trading.operate.choices import pluralize
 from agentic_trading.operate.log_check import KnownEnd, LogCheck
 from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.port_adapters import records_of
+
+T = TypeVar("T")
 
 ALLOWED: tuple[str, ...] = get_args(SpendKey)
 FIGURES = ("attempts", "failed", "tokens in", "tokens out", "USD")
 RARE_FIGURES = ("USD billed", "in doubt", "USD in doubt", "refused", "recorded")
 """Shown only if a row has a value."""
+
+
+def ask_logs(logs: Sequence[Path], question: Callable[[MergedRecords], Awaitable[T]]) -> T:
+    """Return the result of `question` on logs. Raises `StoreError` if one of them cannot be read."""
+
+    async def asked() -> T:
+        async with AsyncExitStack() as opened:
+            each = [await opened.enter_async_context(aclosing(records_of(log))) for log in logs]
+            return await question(MergedRecords(each))
+
+    return run_async(asked())
+
+
+async def with_whole_trace(records: MergedRecords, query: RecordQuery, tenant: str | None) -> RecordQuery:
+    """Return a query in which the beginning of a trace's id is the id. Raises `AmbiguousIdError`."""
+    if not query.trace_id:
+        return query
+    return replace(query, trace_id=await full_id(records, query.trace_id, of="trace", tenant=tenant))
 
 
 def spend_keys(by: str) -> tuple[SpendKey, ...]:

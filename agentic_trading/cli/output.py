@@ -2,12 +2,10 @@
 
 import re
 import sys
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from pathlib import Path
 from textwrap import wrap
 from typing import Any, Final, TypeVar
 
@@ -22,9 +20,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from typing_extensions import override
 
-from agentic_trading.cancellation import run_async
 from agentic_trading.llm.limits import NANO
-from agentic_trading.llm.store import Records
 
 T = TypeVar("T")
 
@@ -235,14 +231,3 @@ def facts(pairs: Iterable[tuple[str, str]]) -> Facts:
 def terminal_is_watching() -> bool:
     """Return whether standard error is a terminal. A progress bar is drawn only on a terminal."""
     return sys.stderr.isatty()
-
-
-def ask_log(log: Path, question: Callable[[Records], Awaitable[T]]) -> T:
-    """Return the result of `question` on a log. Raises `StoreError` if the log cannot be read."""
-    from agentic_trading.platform.port_adapters import records_of
-
-    async def asked() -> T:
-        async with aclosing(records_of(log)) as records:
-            return await question(records)
-
-    return run_async(asked())

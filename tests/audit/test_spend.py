@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from agentic_trading.audit.spend import spend_report
+from agentic_trading.audit.logs import MergedRecords
+from agentic_trading.audit.spend import reservation_of, spend_report
 from agentic_trading.governance.rebuild import LedgerRebuild
+from agentic_trading.llm.facts import RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, Stage
 from agentic_trading.llm.store import InteractionStore, Record, Records, Spend
@@ -94,12 +96,22 @@ STEPS = (
 def record_of(step: str, key: str, at: int, tenant: str) -> Record:
     """Return the record of a step of a reservation, each with a charge of its own."""
     nusd, id_ = 10 ** (at + 1), f"{tenant}:{key}:1"
+    trace = f"trace-{tenant}-{key}"
     asked = envelope(
-        idempotency_key=key, envelope_id=f"{key}-{at}", tenant_id=tenant, agent_id=f"agent-{key}"
+        idempotency_key=key,
+        envelope_id=f"{key}-{at}",
+        tenant_id=tenant,
+        agent_id=f"agent-{key}",
+        trace_id=trace,
     )
     scopes = {"agent": f"agent-{key}", "workflow": "general", "tenant": tenant, "call": key}
     of_it = {"attempt": 1, "reservation_id": id_}
-    more: dict[str, Any] = {"id": f"{id_}-{at}", "tenant_id": tenant, "causation_id": f"{id_}-0"}
+    more: dict[str, Any] = {
+        "id": f"{id_}-{at}",
+        "tenant_id": tenant,
+        "causation_id": f"{id_}-0",
+        "trace_id": trace,
+    }
     match step:
         case "dispatched":
             body = {
@@ -164,6 +176,75 @@ async def test_spend_equals_the_rebuilt_ledger(
         assert by_agent == {
             (f"agent-{one.request.key}", tenant): one.charged.nusd for one in entries if one.charged.nusd
         }
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["k1", "k2"]), st.sampled_from(STEPS)),
+        max_size=9,
+    ),
+    st.lists(st.booleans(), min_size=9, max_size=9),
+)
+@settings(max_examples=100, deadline=None)
+async def test_spend_of_logs_equals_the_rebuilt_ledger(
+    steps: list[tuple[str, str, str]], places: list[bool]
+) -> None:
+    """Any record of a reservation may be in any log; but no worker sends what another one has sent and ended."""
+    stores, book = (MemoryInteractionStore(), MemoryInteractionStore()), LedgerRebuild("a", "live")
+    for at, (tenant, key, step) in enumerate(steps):
+        record = record_of(step, key, at, tenant)
+        await kept(stores[places[at]], record)
+        book.read(record)
+    alone = [await spend_report(store.records, "agent", tenant="a") for store in stores]
+    irregular = [{reservation_of(one) for one in await store.records.unmatched()} for store in stores]
+    sent = [{row.key for row in report.rows if row.attempts} for report in alone]
+    assume(
+        not any(
+            (f"agent-{key}",) in sent[0] & sent[1] and f"a:{key}:1" not in irregular[0] | irregular[1]
+            for key in ("k1", "k2")
+        )
+    )
+
+    report = await spend_report(MergedRecords([store.records for store in stores]), "agent", tenant="a")
+
+    assert report.total.cost_nusd == sum(one.charged.nusd for one in book.entries())
+    assert report.total.attempts == sum(map(len, book.attempts().values()))
+
+
+async def test_attempt_may_end_in_another_log() -> None:
+    sent, ended = MemoryInteractionStore(), MemoryInteractionStore()
+    await kept(sent, record_of("dispatched", "k1", 2, "a"))
+    await kept(ended, record_of("answered", "k1", 1, "a"))
+
+    apart = [await spend_report(store.records, "agent") for store in (sent, ended)]
+    together = await spend_report(MergedRecords([sent.records, ended.records]), "agent")
+
+    assert [report.total.cost_nusd for report in apart] == [1000, 100]
+    assert together.rows == (Spend(("agent-k1",), 1, 0, 100, 20, 100),)
+
+
+@pytest.mark.parametrize(
+    ("query", "agents"),
+    [
+        (RecordQuery(agent=("agent-k1",)), ["agent-k1"]),
+        (RecordQuery(agent=("agent-k1", "agent-k2")), ["agent-k1", "agent-k2"]),
+        (RecordQuery(provider=("scripted",)), ["agent-k1"]),
+        (RecordQuery(model=("*",)), ["agent-k1", "agent-k2"]),
+        (RecordQuery(failure=("*",)), []),
+        (RecordQuery(tenant=("b",)), []),
+        (RecordQuery(trace_id="trace-a-k2"), ["agent-k2"]),
+        (RecordQuery(since=NOW), ["agent-k1", "agent-k2"]),
+        (RecordQuery(until=NOW), []),
+    ],
+)
+async def test_query_selects_lost_attempts_too(query: RecordQuery, agents: list[str]) -> None:
+    store = MemoryInteractionStore()
+    await kept(store, record_of("dispatched", "k1", 0, "a"))
+    await kept(store, record_of("answered", "k2", 1, "a"))
+
+    report = await spend_report(store.records, "agent", query=query)
+
+    assert [row.key[0] for row in report.rows] == agents
 
 
 async def test_lost_attempt_is_grouped_by_dispatch(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from agentic_trading.audit.spend import spend_report
 from agentic_trading.cli.exits import ExitCode
-from agentic_trading.cli.look_tables import as_table, spend_keys
-from agentic_trading.cli.output import ask_log, print_table
+from agentic_trading.cli.look_tables import as_table, ask_logs, spend_keys
+from agentic_trading.cli.output import print_table
 from agentic_trading.llm import JsonFileInteractionStore
 from tests.build import interaction
 from tests.cli.conftest import Command
@@ -86,7 +86,7 @@ def summed(width: int, by: str, log: Path, capsys: pytest.CaptureFixture[str]) -
     """Return the lines of a sum as they are drawn in a window of `width` columns."""
     keys = spend_keys(by)
     capsys.readouterr()
-    report = ask_log(log, lambda records: spend_report(records, *keys))
+    report = ask_logs([log], lambda records: spend_report(records, *keys))
     print_table(as_table(report), on=Console(width=width))
     return capsys.readouterr().out.splitlines()
 
