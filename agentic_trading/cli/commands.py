@@ -21,6 +21,7 @@ from agentic_trading.cli import (
     look,
     models,
     parse,
+    records,
     services,
     topics,
     worker,
@@ -155,6 +156,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(look.trace_app, name="trace")
+app.command("records", short_help="List, count or follow the records of logs.")(records.records_command)
 app.command("ask", short_help="Ask a model about a log, within limits.")(ask.ask_command)
 app.command("spend", short_help="Sum attempts, tokens and cost of calls.")(look.spend_command)
 app.add_typer(look.audit_app, name="audit")
