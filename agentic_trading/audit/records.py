@@ -149,6 +149,7 @@ class RecordReader(AbstractContextManager["RecordReader"]):
             return
         for records in self._logs.values():
             self._wait(records.aclose())
+        self._wait(self._loop.shutdown_asyncgens())
         self._wait(self._loop.shutdown_default_executor())
         self._closed.set()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -387,9 +388,10 @@ class RecordReader(AbstractContextManager["RecordReader"]):
             while batch := self._wait(_batch(facts)):
                 for fact in batch:
                     yield LoggedFact(*(*_VALUES(fact), log))
-        finally:
+        except GeneratorExit:  # in all other cases the generator has ended
             if not self._closed.is_set():
                 self._wait(facts.aclose())
+            raise
 
     def _line(self, fact: LoggedFact) -> ChainedRecord:
         line = self._wait(self._logs[fact.log].line(fact.seq, tenant=self._tenant))
@@ -401,7 +403,12 @@ class RecordReader(AbstractContextManager["RecordReader"]):
         if self._closed.is_set():
             work.close()
             raise StoreError(self.logs[0], "its reader is closed. Open it again")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
 
 
 _VALUES: Final = attrgetter(*(field.name for field in fields(Fact)))

@@ -17,6 +17,7 @@ import typer
 
 from agentic_trading.audit.records import LoggedFact, RecordReader, added_sums
 from agentic_trading.audit.trace import AmbiguousIdError
+from agentic_trading.canonical import utc_text
 from agentic_trading.cli.exits import ExitCode, say, stop
 from agentic_trading.cli.look import warn_of_ends
 from agentic_trading.cli.options import names_in
@@ -135,7 +136,7 @@ def print_view(logs: Sequence[Path], view: RecordView) -> None:
         else:
             number = _print_facts(reader, view)
         if not number:
-            _note_unknown_names(reader, view.query)
+            _note_unknown_names(reader, view)
 
 
 def _whole_trace(reader: RecordReader, trace_id: str) -> str:
@@ -235,11 +236,12 @@ def _sums(reader: RecordReader, view: RecordView) -> list[FactSums]:
     )
 
 
-def _note_unknown_names(reader: RecordReader, query: RecordQuery) -> None:
-    """Say that no record is selected, and which names of the query no record has, with similar names."""
+def _note_unknown_names(reader: RecordReader, view: RecordView) -> None:
+    """Say that no record is selected, and which names of the options no record has, with similar names."""
     say("No record is selected.", err=True)
+    queries = [query for query in (view.query, view.cause) if query is not None]
     for key in _NAMED:
-        wanted = [name for name in getattr(query, key) if name not in {"", ANY}]
+        wanted = {name: None for query in queries for name in getattr(query, key) if name not in {"", ANY}}
         known = {row.key[0] for row in reader.sums(key)} - {""} if wanted else set()
         for name in wanted:
             if name not in known:
@@ -271,7 +273,7 @@ _FIELDS: Final = tuple(part.name for part in fields(LoggedFact))
 
 def _members(fact: LoggedFact) -> dict[str, Any]:
     members = {name: getattr(fact, name) for name in _FIELDS}
-    return {**members, "time": fact.time.isoformat(), "log": printable(str(fact.log))}
+    return {**members, "time": utc_text(fact.time), "log": printable(str(fact.log))}
 
 
 def _print_json(items: Iterable[Mapping[str, Any]]) -> None:
