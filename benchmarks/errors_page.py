@@ -85,6 +85,8 @@ NOTES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "ResumeError": ("a trace cannot be resumed as requested", "use a value from the message"),
     "UnknownRecordError": ("a log has no record with this id", "check the id, the log and the tenant"),
+    "QueryError": ("a query for records is wrong", "use an allowed filter and time"),
+    "FrameLibraryError": ("the library of a data frame is not installed", "run the command in the message"),
     "AmbiguousIdError": ("several ids start with the same prefix", "use more characters of the id"),
     "NetworkBlockedError": (
         "code uses the network during a replay",

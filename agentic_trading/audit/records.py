@@ -367,6 +367,8 @@ class RecordReader(AbstractContextManager["RecordReader"]):
             self._facts_of(log, query, cause, newest_first=newest_first, limit=limit)
             for log, query in queries.items()
         ]
+        if newest_first:  # so that records of one time are in the reverse order too
+            each.reverse()
         facts = each[0] if len(each) == 1 else merge(*each, key=attrgetter("time"), reverse=newest_first)
         return islice(facts, limit)
 
