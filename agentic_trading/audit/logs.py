@@ -21,7 +21,7 @@ LOG_NAME: Final = "interactions.jsonl"
 def logs_at(path: Path) -> list[Path]:
     """Return the log at `path`: a log, or the folder of a session. In a folder of such folders, all their logs.
 
-    They are sorted by path. Empty if there is none.
+    They are sorted by path. A folder without a log has an empty list.
     """
     try:
         if not path.is_dir():

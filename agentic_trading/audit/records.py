@@ -58,7 +58,7 @@ class LoggedFact(Fact):
     log: Path
 
 
-Names = str | Iterable[str]
+_Names = str | Iterable[str]
 
 
 class RecordFilters(TypedDict, total=False):
@@ -67,15 +67,15 @@ class RecordFilters(TypedDict, total=False):
     A text is one value. A time without a zone is in UTC. A trace may be named by its first eight or more characters.
     """
 
-    kind: Names
-    tenant: Names
-    agent: Names
-    workflow: Names
-    provider: Names
-    model: Names
-    subject: Names
-    verdict: Names
-    failure: Names
+    kind: _Names
+    tenant: _Names
+    agent: _Names
+    workflow: _Names
+    provider: _Names
+    model: _Names
+    subject: _Names
+    verdict: _Names
+    failure: _Names
     since: str | datetime | None
     until: str | datetime | None
     trace_id: str
@@ -176,7 +176,7 @@ class RecordReader(AbstractContextManager["RecordReader"]):
                 values[name] = (value,) if isinstance(value, str) else tuple(value)
         query = RecordQuery(**values)
         if query.since and query.until and query.since >= query.until:
-            raise QueryError(f"since is {query.since}, which is not before until, {query.until}")
+            raise QueryError(f"until ({query.until}) is not after since ({query.since}). Use a later time")
         return query
 
     def select(
@@ -244,7 +244,7 @@ class RecordReader(AbstractContextManager["RecordReader"]):
                 self._closed.wait(_LOOK_EVERY_S)
 
     def ends(self) -> dict[Path, int]:
-        """Return the number of the newest record of each log, 0 if there is none."""
+        """Return the number of the newest record of each log. An empty log has 0."""
         newest = {log: self._facts({log: EVERYTHING}, newest_first=True, limit=1) for log in self._logs}
         return {log: next((fact.seq for fact in found), 0) for log, found in newest.items()}
 

@@ -93,7 +93,7 @@ def _added(one: Spend, other: Spend) -> Spend:
 def _corrections(unmatched: Iterable[Record], by: Sequence[SpendKey], query: RecordQuery) -> Iterator[Spend]:
     """Yield, per reservation, its charge in a rebuilt ledger minus the recorded costs.
 
-    A reservation counts if one of its attempts is selected, or its dispatch if none is recorded.
+    A reservation counts if one of its attempts is selected, or its dispatch if the log has no attempt.
     """
     books: dict[str, LedgerRebuild] = {}
     rows: defaultdict[str, list[IndexRow]] = defaultdict(list)

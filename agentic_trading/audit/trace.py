@@ -18,7 +18,7 @@ ID_MATCHES: Final = 20
 """The most ids that an error about an ambiguous beginning lists."""
 
 
-class TraceRecords(Protocol):
+class ChainRecords(Protocol):
     """The queries that find a chain by one of its ids, in one log or in several. See `Records`."""
 
     async def find(self, record_id: str, *, tenant: str | None = None) -> Record | None:
@@ -315,7 +315,7 @@ class CausalPath:
         return self.path[0].cause
 
 
-async def why(records: TraceRecords, record_id: str, *, tenant: str | None = None) -> CausalPath:
+async def why(records: ChainRecords, record_id: str, *, tenant: str | None = None) -> CausalPath:
     """Return the causes of an event, an envelope or an interaction.
 
     Args:
@@ -344,7 +344,7 @@ async def why(records: TraceRecords, record_id: str, *, tenant: str | None = Non
 
 
 async def full_id(
-    records: TraceRecords, prefix: str, *, of: IdKind = "record", tenant: str | None = None
+    records: ChainRecords, prefix: str, *, of: IdKind = "record", tenant: str | None = None
 ) -> str:
     """Return the only id that starts with `prefix`.
 
@@ -362,7 +362,7 @@ async def full_id(
     return matches[0] if matches else prefix
 
 
-async def _find(records: TraceRecords, record_id: str, tenant: str | None) -> Record:
+async def _find(records: ChainRecords, record_id: str, tenant: str | None) -> Record:
     record = await records.find(record_id, tenant=tenant)
     if record is not None:
         return record

@@ -46,7 +46,7 @@ def list_traces(
     model: options.Models = None,
     provider: options.FromProviders = None,
     subject: options.Subjects = None,
-    kind: options.Kinds = None,
+    kind: options.EventKinds = None,
     verdict: options.Verdicts = None,
     failure: options.Failures = None,
     trace: options.Trace = "",

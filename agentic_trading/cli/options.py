@@ -207,7 +207,7 @@ OfProvider = Annotated[
 
 
 def moment_in(option: str, text: str) -> datetime:
-    """Return the time in an option. Raises `OptionError` if it is none of `MOMENTS`."""
+    """Return the time in an option. Raises `OptionError` if it is not one of `MOMENTS`."""
     from agentic_trading.clock import MOMENTS, SystemClock, parse_moment
     from agentic_trading.platform.errors import OptionError
 
@@ -250,7 +250,7 @@ Subjects = Annotated[
     list[str] | None,
     typer.Option("--subject", metavar="NAMES", help="Only records about these subjects, such as symbols."),
 ]
-Kinds = Annotated[
+EventKinds = Annotated[
     list[str] | None,
     typer.Option("--kind", metavar="NAMES", help="Only these kinds of events, or interaction for calls."),
 ]
@@ -283,7 +283,7 @@ Where = Annotated[
 ]
 
 
-def names_in(texts: Iterable[str] | None) -> tuple[str, ...]:
+def listed_names(texts: Iterable[str] | None) -> tuple[str, ...]:
     """Return the values of a repeated option, of which each may be several with commas."""
     return tuple(name.strip() for text in texts or () for name in text.split(","))
 
@@ -303,6 +303,6 @@ def record_query(
     first = moment_in("--since", since) if since else None
     end = moment_in("--until", until) if until else None
     if first is not None and end is not None and first >= end:
-        raise OptionError("--until", f"{until}, which is not after --since {since}", "a later time")
-    filters: dict[str, Any] = {name: names_in(texts) for name, texts in names.items()}
+        raise OptionError("--until", f"{until}, at or before --since {since}", "a later time")
+    filters: dict[str, Any] = {name: listed_names(texts) for name, texts in names.items()}
     return RecordQuery(**filters, since=first, until=end, trace_id=trace, where=where)

@@ -18,10 +18,11 @@ import typer
 from agentic_trading.audit.records import LoggedFact, RecordReader, added_sums
 from agentic_trading.audit.trace import AmbiguousIdError
 from agentic_trading.canonical import utc_text
+from agentic_trading.cli import output
 from agentic_trading.cli.exits import ExitCode, say, stop
 from agentic_trading.cli.look import warn_of_ends
-from agentic_trading.cli.options import names_in
-from agentic_trading.cli.output import console, escape_json_line, print_table, printable, rows, table, usd
+from agentic_trading.cli.options import listed_names
+from agentic_trading.cli.output import printable, usd
 from agentic_trading.llm.facts import ANY, FactKey, FactSums, RecordQuery
 from agentic_trading.llm.log_line import INTERACTION, read_line
 from agentic_trading.platform.errors import OptionError
@@ -94,13 +95,13 @@ def cause_of(texts: Sequence[str] | None) -> RecordQuery | None:
             raise OptionError(
                 "--caused-by", repr(text), f"KEY=NAMES, with one of the keys {', '.join(_NAMED)}"
             )
-        names[key] = (*names.get(key, ()), *names_in([values]))
+        names[key] = (*names.get(key, ()), *listed_names([values]))
     return RecordQuery(**names) if names else None
 
 
-def keys_of(text: str) -> tuple[FactKey, ...]:
+def sum_keys(text: str) -> tuple[FactKey, ...]:
     """Return the keys of `--count-by`. Raises `OptionError` for an unknown key."""
-    keys = tuple(dict.fromkeys(names_in([text]))) if text else ()
+    keys = tuple(dict.fromkeys(listed_names([text]))) if text else ()
     if unknown := [key for key in keys if key not in get_args(FactKey)]:
         raise OptionError(
             "--count-by", repr(unknown[0]), f"{', '.join(get_args(FactKey))}, separated by commas"
@@ -108,7 +109,7 @@ def keys_of(text: str) -> tuple[FactKey, ...]:
     return cast(tuple[FactKey, ...], keys)
 
 
-def form_of(text: str) -> Form:
+def output_form(text: str) -> Form:
     """Return the form of `--output`. Raises `OptionError` for an unknown one."""
     if text not in get_args(Form):
         raise OptionError("--output", repr(text), ", ".join(get_args(Form)))
@@ -181,7 +182,7 @@ def _note_rest(reader: RecordReader, view: RecordView, number: int) -> None:
 def _limit(view: RecordView) -> int | None:
     """Return the maximum number of records, None for all."""
     if view.limit is None:
-        return _NEWEST_ON_A_TERMINAL if console().is_terminal else None
+        return _NEWEST_ON_A_TERMINAL if output.console().is_terminal else None
     return view.limit or None
 
 
@@ -277,7 +278,7 @@ def _members(fact: LoggedFact) -> dict[str, Any]:
 
 
 def _print_json(items: Iterable[Mapping[str, Any]]) -> None:
-    lines = "".join(f"{escape_json_line(orjson.dumps(item).decode())}\n" for item in items)
+    lines = "".join(f"{output.escape_json_line(orjson.dumps(item).decode())}\n" for item in items)
     typer.echo(lines.encode(), nl=False)
 
 
@@ -308,7 +309,7 @@ _NUMBERS: Final = ("ms", "USD")
 
 def _columns(*, has_logs: bool) -> Columns:
     """Return the columns of the table. Narrow windows have fewer."""
-    is_wide = console().width >= _ROOM_FOR_FIGURES
+    is_wide = output.console().width >= _ROOM_FOR_FIGURES
     columns: dict[str, tuple[bool, Callable[[LoggedFact], str]]] = {
         "time": (True, lambda fact: f"{fact.time:%Y-%m-%d %H:%M:%S}"),
         "log": (has_logs, lambda fact: fact.log.parent.name or str(fact.log)),
@@ -340,14 +341,14 @@ class _TablePrinter:
             return
         for place, name in enumerate(self._columns):
             self._widths[name] = max(self._widths[name], *(len(row[place]) for row in cells))
-        drawn = table(*self._columns, right=_NUMBERS)
+        drawn = output.table(*self._columns, right=_NUMBERS)
         drawn.show_header = not self._has_header
         for row in cells:
             drawn.add_row(
                 *(cell.ljust(width) for cell, width in zip(row, self._widths.values(), strict=True))
             )
         self._has_header = True
-        print_table(drawn)
+        output.print_table(drawn)
 
 
 def _print_sums(sums: Sequence[FactSums], view: RecordView) -> int:
@@ -364,7 +365,7 @@ def _print_sums(sums: Sequence[FactSums], view: RecordView) -> int:
             shown = (
                 [*row.key, *(f"{each:,}" for each in _figures(row)[:-1]), usd(row.cost_nusd)] for row in sums
             )
-            print_table(rows(table(*view.keys, *headings, right=headings), shown))
+            output.print_table(output.rows(output.table(*view.keys, *headings, right=headings), shown))
     return len(sums)
 
 

@@ -24,7 +24,7 @@ CausedBy = Annotated[
         help="Only records that follow from one with this value, such as model=gpt-5. Can be repeated.",
     ),
 ]
-Limit = Annotated[
+NewestLimit = Annotated[
     int | None,
     typer.Option(
         "--limit",
@@ -64,7 +64,7 @@ def records_command(
     provider: options.FromProviders = None,
     tenant: Tenants = None,
     subject: options.Subjects = None,
-    kind: options.Kinds = None,
+    kind: options.EventKinds = None,
     verdict: options.Verdicts = None,
     failure: options.Failures = None,
     trace: options.Trace = "",
@@ -73,7 +73,7 @@ def records_command(
     where: options.Where = "",
     grep: Grep = "",
     caused_by: CausedBy = None,
-    limit: Limit = None,
+    limit: NewestLimit = None,
     reverse: Reverse = False,
     follow: Follow = False,
     count: Count = False,
@@ -86,7 +86,7 @@ def records_command(
     An option that is given twice, or with commas, matches any of its values. Different options must all match.
     Records are printed oldest first.
     """
-    from agentic_trading.cli.record_view import RecordView, cause_of, form_of, keys_of, print_view
+    from agentic_trading.cli.record_view import RecordView, cause_of, output_form, print_view, sum_keys
 
     names = {
         "agent": agent,
@@ -107,8 +107,8 @@ def records_command(
         newest_first=reverse,
         is_followed=follow,
         is_counted=count,
-        keys=keys_of(count_by),
-        form=form_of(output),
+        keys=sum_keys(count_by),
+        form=output_form(output),
     )
     view.check()
     print_view(options.logs_of(store), view)

@@ -95,7 +95,7 @@ def test_filters_select_records(filters: dict[str, Any], found: list[int], reade
     [
         ({"colour": "red"}, r"'colour' is not a filter\. Allowed: kind, tenant, agent"),
         ({"since": "soon"}, r"since: 'soon' is not a time\. Allowed: 2026-06-20"),
-        ({"since": "today", "until": "yesterday"}, "is not before until"),
+        ({"since": "today", "until": "yesterday"}, "is not after since"),
         ({"query": RecordQuery(), "agent": "analyst"}, "a query and filters are given"),
     ],
     ids=str,
@@ -351,7 +351,7 @@ def test_follow_ends_when_the_reader_is_closed(reader: RecordReader) -> None:
     assert list(facts) == []
 
 
-def test_closed_reader_says_so(reader: RecordReader) -> None:
+def test_closed_reader_is_an_error(reader: RecordReader) -> None:
     facts = reader.select()
     fact = next(facts)
     reader.close()

@@ -106,7 +106,7 @@ def test_options_select_records(words: Sequence[str], found: list[int], log: Pat
         (("--until", "24-11-2026"), "--until is '24-11-2026'. Allowed: "),
         (
             ("-S", "today", "-U", "yesterday"),
-            "--until is yesterday, which is not after --since today. Allowed: a later",
+            "--until is yesterday, at or before --since today. Allowed: a later",
         ),
         (
             ("--caused-by", "m-1"),
@@ -230,7 +230,7 @@ def test_unknown_name_suggests_names(form: str, log: Path, command: Command) -> 
     ]
 
 
-def test_name_is_not_suggested_if_records_have_none(tmp_path: Path, command: Command) -> None:
+def test_unknown_name_without_known_names_is_noted(tmp_path: Path, command: Command) -> None:
     log = write(tmp_path / "interactions.jsonl", step("bar.closed"))
 
     ended = command("records", "--store", log, "--agent", "analyst", "--count")

@@ -12,6 +12,7 @@ from agentic_trading.cli.exits import ExitCode
 from agentic_trading.cli.look_tables import as_table, ask_logs, spend_keys
 from agentic_trading.cli.output import print_table
 from agentic_trading.llm import JsonFileInteractionStore
+from tests.audit.reading import call, write
 from tests.build import interaction
 from tests.cli.conftest import Command
 
@@ -32,8 +33,8 @@ def log() -> Path:
 
     async def written() -> Path:
         store = JsonFileInteractionStore(Path("session/interactions.jsonl"))
-        for call in CALLS:
-            await store.store(call)
+        for each in CALLS:
+            await store.store(each)
         await store.aclose()
         return store.path
 
@@ -115,3 +116,50 @@ def test_wide_window_shows_keys_in_columns(log: Path, capsys: pytest.CaptureFixt
 
     assert lines[0].split()[:5] == ["agent", "model", "workflow", "tenant", "day"]
     assert len(lines) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "spent"),
+    [
+        (("--agent", "analyst-1"), {"m-1": 2_500_000_000, "m-2": 500_000_000}),
+        (("--agent", "analyst-1", "--agent", "trader-1", "--model", "m-1"), {"m-1": 2_500_000_007}),
+        (("--model", "m-1,m-2"), {"m-1": 2_500_000_007, "m-2": 500_000_000}),
+        (("--workflow", "general", "--provider", "*"), {"m-1": 2_500_000_007, "m-2": 500_000_000}),
+        (("--subject", "*"), {}),
+        (("--failure", "*"), {}),
+        (("--since", "2026-01-02", "--until", "2026-01-03"), {"m-1": 2_500_000_007, "m-2": 500_000_000}),
+        (("--since", "2026-01-03"), {}),
+        (("--trace", CALLS[1].trace_id[:13]), {"m-2": 500_000_000}),
+    ],
+    ids=str,
+)
+def test_filters_select_attempts(
+    words: tuple[str, ...], spent: dict[str, int], log: Path, command: Command
+) -> None:
+    report = json.loads(command("spend", "--by", "model", "--store", log, "--json", *words).out)
+
+    assert {row["model"]: row["cost_nusd"] for row in report["rows"]} == spent
+
+
+def test_several_logs_are_added(log: Path, command: Command) -> None:
+    other = write(Path("other/interactions.jsonl"), call(model="m-2", cost_nusd=500_000_000))
+
+    named = command("spend", "--by", "model", "--store", log, "--store", other)
+    folder = command("spend", "--by", "model", "--store", ".")
+
+    assert named.out == folder.out
+    assert [line.split() for line in named.out.splitlines()[1:]] == [
+        ["m-1", "2", "1", "4,000", "30", "2.500000"],
+        ["m-2", "2", "0", "2,100", "40", "1.000000"],
+        ["total", "4", "1", "6,100", "70", "3.500000"],
+    ]
+
+
+def test_folder_without_logs_is_refused(command: Command) -> None:
+    ended = command("spend", "--store", ".")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert (
+        "--store is ., where there is no log. Allowed: a log, a folder with interactions.jsonl, or"
+        in ended.err
+    )

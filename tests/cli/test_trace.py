@@ -15,6 +15,7 @@ from agentic_trading.cli.output import print_table
 from agentic_trading.ids import derived_id
 from agentic_trading.llm import Event, JsonFileInteractionStore
 from agentic_trading.llm.store import TraceSummary
+from tests.audit.reading import desk, write
 from tests.build import event
 from tests.cli.conftest import Command
 from tests.gateway import asking, gateway
@@ -231,3 +232,51 @@ def test_reasked_call_shows_attempts_and_sum(command: Command) -> None:
     assert f"answered: {mended}" in lines
     assert any(line.endswith("trailing comma at 27: , left out") for line in lines)
     assert f"{charged_nusd / 10**9:.6f} USD" in both
+
+
+@pytest.mark.parametrize(
+    ("words", "chains"),
+    [
+        ((), ["chain-of-fund", "refused-fund"]),
+        (("--verdict", "long"), ["chain-of-fund"]),
+        (("--failure", "*"), ["refused-fund"]),
+        (("--kind", "order.filled", "--subject", "ETHUSDT"), ["chain-of-fund"]),
+        (("--agent", "trader", "--workflow", "execution", "--provider", "openai"), ["refused-fund"]),
+        (("--model", "m-1"), ["chain-of-fund"]),
+        (("--trace", "chain-of"), ["chain-of-fund"]),
+        (("--since", "2026-01-02T00:04", "--until", "2026-01-02T01:00"), ["refused-fund"]),
+        (("--where", "verdict = 'long' OR failure <> ''"), ["chain-of-fund", "refused-fund"]),
+        (("--verdict", "short"), []),
+    ],
+    ids=str,
+)
+def test_filters_select_chains(words: tuple[str, ...], chains: list[str], command: Command) -> None:
+    log = write(Path("session/interactions.jsonl"), *desk()[:5])
+
+    ended = command("trace", "list", "--store", log, "--json", *words)
+
+    assert sorted(chain["trace_id"] for chain in json.loads(ended.out)) == chains
+
+
+def test_ambiguous_trace_of_a_filter_is_refused(command: Command) -> None:
+    log = write(Path("session/interactions.jsonl"), *desk("a"), *desk("b"))
+
+    ended = command("trace", "list", "--store", log, "--trace", "chain-of")
+
+    assert ended.code == ExitCode.FOUND_WRONG
+    assert "several ids start with 'chain-of': chain-of-a, chain-of-b" in ended.err
+
+
+def test_chains_of_several_logs_are_read(command: Command) -> None:
+    for tenant in ("a", "b"):
+        write(Path(f"runs/{tenant}/interactions.jsonl"), *desk(tenant)[:4])
+
+    listed = command("trace", "list", "--store", "runs/a", "--store", "runs/b").out.splitlines()
+    shown = command("trace", "show", "chain-of-b", "--store", "runs")
+    why = command("trace", "why", "fill-b", "--store", "runs")
+    unknown = command("trace", "show", "nobody", "--store", "runs")
+
+    assert sorted(line.split()[-1] for line in listed[1:]) == ["chain-of-a", "chain-of-b"]
+    assert "fill-b" in shown.out
+    assert why.out.splitlines()[1].split()[1] == "bar.closed"
+    assert "trace list --store runs/a/interactions.jsonl --store runs/b/interactions.jsonl" in unknown.err

@@ -38,7 +38,7 @@ from tests.desk.cli.reports import report
 
 WIDE = 240
 WIDTHS = (60, 80, 120)
-NOT_COMPARED = {("trace", "list"): (60, 80), ("trace", "show", "TRACE"): (60,)}
+NOT_COMPARED = {("trace", "list"): (60, 80), ("records",): (60, 80), ("trace", "show", "TRACE"): (60,)}
 """Where a list leaves out its figures, and where a tree has gone further to the right than an id leaves room for."""
 LONGEST = 45
 """The longest word that has to stand in one piece: an id, a model, an amount; a path or a digest is longer."""
@@ -49,6 +49,8 @@ COMMANDS = [
     ("trace", "list"),
     ("trace", "show", "TRACE"),
     ("trace", "why", "FILL"),
+    ("records",),
+    ("records", "--count-by", "tenant,agent,workflow,provider,model,day"),
     ("spend",),
     ("spend", "--by", "tenant,agent,workflow,provider,model,day"),
     ("audit", "verify", "STORE"),

@@ -52,5 +52,5 @@ async def test_spend_matches_ledger_after_kill(
     assert (await sums(log)).total == total
     assert {row.key for row in report.rows} == {("", "scripted-1")}
     with logging_kept():
-        await asyncio.to_thread(spend_command, by="", store=log, as_json=True)
+        await asyncio.to_thread(spend_command, by="", store=[log], as_json=True)
     assert json.loads(capsys.readouterr().out)["total"]["in_doubt_nusd"] == total.in_doubt_nusd
