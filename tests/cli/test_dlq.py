@@ -238,7 +238,7 @@ def test_truncated_binary_message_is_shown_with_size(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["list", "--since", "soon"], "--since is 'soon'. Allowed: a time such as 2026-11-24T09:30"),
+        (["list", "--since", "soon"], "--since is 'soon'. Allowed: 2026-06-20, 2026-06-20T10:00Z, now"),
         (["replay"], "select letters with exactly one of: ids, --reason WORD, --all"),
         (["replay", "--all", "--reason", "decode"], "select letters with exactly one of: ids"),
         (["replay", "--all", "--sign-as", "desk-a"], "--sign-as requires --again"),
