@@ -14,6 +14,7 @@ from agentic_trading.llm.log_line import INTERACTION, index_row_of
 from agentic_trading.llm.store import IdKind, Record, Records, Spend, SpendKey, TraceSummary
 from agentic_trading.llm.stores.jsonl.segments import LogFiles
 from agentic_trading.llm.stores.record_codec import summary_of
+from agentic_trading.llm.stores.record_facts import fact_of
 
 LOG_NAME: Final = "interactions.jsonl"
 
@@ -85,7 +86,7 @@ class MergedRecords:
         chains = [
             await self._summary(one, tenant) for one in {one.trace_id for each in newest for one in each}
         ]
-        return sorted(chains, key=lambda one: (one.last, one.trace_id), reverse=True)[:limit]
+        return sorted(chains, key=_last, reverse=True)[:limit]
 
     async def spend(
         self, *by: SpendKey, query: RecordQuery = EVERYTHING, tenant: str | None = None
@@ -114,8 +115,12 @@ class MergedRecords:
         return sorted((record for record in found if _reservation(record) in wanted), key=_time)
 
     async def _summary(self, trace_id: str, tenant: str | None) -> TraceSummary:
-        rows = [index_row_of(record.wire) for record in await self.trace(trace_id, tenant=tenant)]
-        return summary_of(trace_id, rows)
+        chain = await self.trace(trace_id, tenant=tenant)
+        return summary_of(trace_id, [fact_of(0, index_row_of(record.wire)) for record in chain])
+
+
+def _last(chain: TraceSummary) -> tuple[datetime, str]:
+    return datetime.fromisoformat(chain.last), chain.trace_id
 
 
 def _reservation(record: Record) -> int | None:
