@@ -26,11 +26,19 @@ def logs_at(path: Path) -> list[Path]:
     """
     try:
         if not path.is_dir():
-            return [path] if LogFiles(path).exist() else []
-        folders = [path] if LogFiles(path / LOG_NAME).exist() else sorted(path.iterdir())
-        return [folder / LOG_NAME for folder in folders if LogFiles(folder / LOG_NAME).exist()]
-    except OSError:  # an invalid file name, or a folder without read permission
+            return [path] if has_log(path) else []
+        folders = [path] if has_log(path / LOG_NAME) else sorted(path.iterdir())
+        return [folder / LOG_NAME for folder in folders if has_log(folder / LOG_NAME)]
+    except OSError:  # a folder without read permission
         return []
+
+
+def has_log(path: Path) -> bool:
+    """Return whether a log is at `path`: its active segment, or the seals of its other segments."""
+    try:
+        return not path.is_dir() and LogFiles(path).exist()
+    except OSError:  # an invalid file name, or a folder without read permission
+        return False
 
 
 class MergedRecords:

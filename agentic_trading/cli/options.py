@@ -93,11 +93,9 @@ def trace_list(logs: Sequence[Path], tenant: str | None) -> str:
 
 
 def _log_at(path: Path) -> Path | None:
-    try:
-        log = path / LOG_NAME if path.is_dir() else path
-        return log if log.is_file() else None
-    except OSError:  # an invalid file name, or a folder without read permission
-        return None
+    from agentic_trading.audit.logs import has_log
+
+    return next((log for log in (path / LOG_NAME, path) if has_log(log)), None)
 
 
 def _newest_log(runs: Path) -> Path:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
+from agentic_trading.audit.logs import has_log
 from agentic_trading.audit.spend import SpendReport, spend_report
 from agentic_trading.audit.verify import ReadableLog
 from agentic_trading.governance.commands import OperatorCommand
@@ -174,7 +175,7 @@ def _log(folder: Place) -> Path:
     """Return the log in a folder."""
     log = Path(folder) / LOG_NAME
     # A halt in a folder without a log would stop nothing.
-    if not log.is_file():
+    if not has_log(log):
         allowed = f"a folder with {LOG_NAME}, such as that of a gateway or a session"
         raise OptionError("the place", f"{folder}, without a log", allowed)
     return log

@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple
 from pydantic import BaseModel
 from typing_extensions import override
 
+from agentic_trading.audit.logs import has_log
 from agentic_trading.audit.verify import LogReport, ReadableLog, verify_log
 from agentic_trading.llm.errors import StoreError, UnreadableBodyError
 from agentic_trading.llm.event import BarChecksums, RunEnded
@@ -198,13 +199,10 @@ def _missing_seals(
 
 def _is_folder(path: Path) -> bool:
     """Whether a session's folder is at `path`, and not a log. Raises `OptionError` if it is neither."""
-    try:
-        if SessionFolder(path).log.is_file():
-            return True
-        if path.is_file():
-            return False
-    except OSError:  # an invalid file name, or a folder without permission
-        pass
+    if has_log(SessionFolder(path).log):
+        return True
+    if has_log(path):
+        return False
     allowed = f"a log, or a folder that holds {SessionFolder(path).log.name}"
     raise OptionError("PATH", f"{path}, where no log is", allowed)
 

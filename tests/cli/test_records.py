@@ -423,3 +423,12 @@ def test_follow_keeps_columns_in_line(log: Path) -> None:
 
     assert head[0].split()[0] == "time"
     assert [line.index("0.000") for line in news] == [head[1].index("0.000")] * 2
+
+
+@pytest.mark.parametrize("words", [("records", "--store"), ("trace", "list", "--store"), ("audit", "verify")])
+def test_copy_without_the_active_segment_is_a_log(words: Sequence[str], log: Path, command: Command) -> None:
+    log.unlink()
+
+    for place in (log, log.parent):
+        ended = command(*words, place)
+        assert ended.code == ExitCode.DONE, ended.err
