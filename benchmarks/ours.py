@@ -28,6 +28,7 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
+from agentic_trading.llm.providers.offline import RecordedAnswers
 from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.result import Usage
 from agentic_trading.llm.store import InteractionStore
@@ -118,7 +119,9 @@ class Gateway:
         """What keeps the attempts."""
         return Recorder(self.store, redaction=self.redaction)
 
-    def runner(self, runner: type[CallRunner] = CallRunner) -> CallRunner:
+    def runner(
+        self, runner: type[CallRunner] = CallRunner, *, recorded: RecordedAnswers | None = None
+    ) -> CallRunner:
         """Return the loop over the attempts of an envelope."""
         return runner(
             RunnerDependencies(
@@ -128,6 +131,7 @@ class Gateway:
                 capabilities=CAPABILITIES,
                 clock=CLOCK,
                 checks={},
+                recorded=recorded,
             )
         )
 
@@ -195,6 +199,35 @@ class WithoutDispatch(CallRunner):
 async def without_dispatch(count: int) -> Round:
     """Keep the attempts in memory, and no record before each call."""
     return await whole(MemoryInteractionStore(), count, loop=WithoutDispatch)
+
+
+async def recorded(count: int) -> Round:
+    """Find the recorded answer of a call, and read it: a step of a replay."""
+    answers, asked_before = await _recording()
+
+    async def step() -> Any:
+        found = await answers.find(asked_before, 1)
+        return found and found.parsed_output
+
+    return await timed(step, lambda answer: bool(answer == PARSED), count)
+
+
+async def replayed(count: int) -> Round:
+    """Replay a whole call: admit it, find its recorded answer, read and check that again, and keep the attempt."""
+    answers, asked_before = await _recording()
+    runner = Gateway(MemoryInteractionStore()).runner(recorded=answers)
+
+    async def call() -> Any:
+        return (await runner.run(asked_before)).result.parsed_output
+
+    return await timed(call, lambda answer: bool(answer == PARSED), count)
+
+
+async def _recording() -> tuple[RecordedAnswers, LLMEnvelope]:
+    """Return the recording of a call, and its question."""
+    asked_before = envelope()
+    attempt = await Gateway(MemoryInteractionStore()).runner().run(asked_before)
+    return RecordedAnswers([attempt]), asked_before
 
 
 @asynccontextmanager
@@ -333,6 +366,8 @@ def main() -> None:
         "in_memory": in_memory,
         "in_a_file": in_a_file,
         "redacted": redacted,
+        "recorded": recorded,
+        "replayed": replayed,
         "least": least,
         "stage_by_stage": stage_by_stage,
         **DISPATCH_WAYS,

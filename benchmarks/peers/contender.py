@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from benchmarks.peers.rounds import Round
 
@@ -84,6 +84,10 @@ class Program:
             last = self._told.read().strip().rpartition("\n")[2]
             raise UnavailableError(f"it broke: {last:.120}")
         return told
+
+    def take(self, step: str, **arguments: Any) -> Any:
+        """Return the result of a step; raises `UnavailableError` if the process has died."""
+        return json.loads(self.ask(json.dumps({"step": step, **arguments})))
 
     def _asked(self, line: str) -> str:
         if self._process.stdin is None or self._process.stdout is None:

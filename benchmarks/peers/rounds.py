@@ -111,3 +111,10 @@ def answer_rounds(ways: Mapping[str, Callable[[int], Awaitable[Round]]]) -> None
             print(json.dumps(asdict(await ways[way](int(count)))), flush=True)
 
     asyncio.run(answer())
+
+
+def answer_steps(steps: Mapping[str, Callable[..., Any]]) -> None:
+    """Take the step that each line names as a JSON object, its arguments beside it, and print the result as JSON."""
+    for line in sys.stdin:
+        arguments = json.loads(line)
+        print(json.dumps(steps[arguments.pop("step")](**arguments)), flush=True)
