@@ -1,6 +1,6 @@
 """The log beside SQLite, LMDB and DuckDB: decision chains, the index, durable appends, a replay, and opening.
 
-Run: python -m benchmarks.audit_store [--quick] [--folder FOLDER]. Writes a log of 1,000,000 attempts (`--quick`: 50,000) with
+Run: python -m benchmarks.audit_store [--quick] [--alone] [--folder FOLDER]. Writes a log of 1,000,000 attempts (`--quick`: 50,000) with
 the events around them, and loads it into the others: 30 GB of disk and half an hour. Exits with 1 if a bound is missed, or if two of
 them answer differently. All figures are CPU time, and all bounds are ratios within this run. The log stays in FOLDER for the
 next run. The first run installs LMDB and LiteLLM, each into an environment of its own.
@@ -106,24 +106,25 @@ class Report:
 
 
 def ours() -> Program:
-    """Return a new process for a step of ours or of SQLite."""
+    """Return a new process for steps of ours and of SQLite."""
     return Program([sys.executable, "-m", "benchmarks.audit_store_ours"])
 
 
-def step(name: str, **arguments: Any) -> dict[str, Any]:
-    """Take one step of ours or of SQLite in a new process."""
+def step_alone(name: str, **arguments: Any) -> dict[str, Any]:
+    """Take one step in a new process, so that its memory is that of the step."""
     with ours() as program:
         return dict(program.take(name, **arguments))
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: its folder, its log, how much is measured, and what was found."""
+    """One run: its folder, its log, how much is measured, what was found, and the process of ours and SQLite."""
 
     folder: Path
     log: WrittenLog
     sizes: Sizes
     report: Report
+    ours: Program
 
     @property
     def traces(self) -> list[str]:
@@ -143,8 +144,8 @@ class Run:
 
     def measure_index(self) -> None:
         """Compare making the index with loading the bodies into SQLite."""
-        index = step("rebuild", log=str(self.log.path))
-        bodies = step("load", log=str(self.log.path), db=self.path("bodies.sqlite"))
+        index = step_alone("rebuild", log=str(self.log.path))
+        bodies = self.ours.take("load", log=str(self.log.path), db=self.path("bodies.sqlite"))
         self.report.show(
             "index made again",
             f"{index['cpu_s']:.1f} s, {index['bytes'] / self.log.lines:.0f} bytes a line, "
@@ -158,11 +159,11 @@ class Run:
 
     def measure_traces(self, lmdb: Program | str) -> None:
         """Compare reading decision chains."""
-        packed = step("pack", log=str(self.log.path), to=self.path("packed/interactions.jsonl"))
+        packed = self.ours.take("pack", log=str(self.log.path), to=self.path("packed/interactions.jsonl"))
         self.report.show(
             "log with compressed segments", f"{packed['bytes'] / self.log.bytes:.2f} of its size"
         )
-        found = step(
+        found = self.ours.take(
             "traces", log=str(self.log.path), packed=self.path("packed/interactions.jsonl"),
             db=self.path("bodies.sqlite"), ids=self.traces, rounds=self.sizes.rounds,
         )  # fmt: skip
@@ -195,14 +196,16 @@ class Run:
 
     def measure_appends(self, lmdb: Program | str) -> None:
         """Compare appending records that are on disk when they are acknowledged, to stores that hold the whole log."""
-        step("copy", log=str(self.log.path), to=self.path("append/interactions.jsonl"))
+        self.ours.take("copy", log=str(self.log.path), to=self.path("append/interactions.jsonl"))
         rows: dict[str, list[dict[str, float]]] = {"ours": [], "sqlite": [], "lmdb": []}
         for number in range(self.sizes.rounds):
             file = self.path("append.jsonl")
             write_records(Path(file), self.sizes.appended, seed=100 + number)
             commits = {"file": file, "at_once": AT_ONCE}
-            rows["ours"].append(step("append", log=self.path("append/interactions.jsonl"), **commits))
-            rows["sqlite"].append(step("append_sqlite", db=self.path("bodies.sqlite"), **commits))
+            rows["ours"].append(
+                self.ours.take("append", log=self.path("append/interactions.jsonl"), **commits)
+            )
+            rows["sqlite"].append(self.ours.take("append_sqlite", db=self.path("bodies.sqlite"), **commits))
             if isinstance(lmdb, Program):
                 rows["lmdb"].append(lmdb.take("append", folder=self.path("lmdb"), **commits))
         titles = {
@@ -224,7 +227,7 @@ class Run:
 
     def measure_sums(self) -> None:
         """Compare the cost by agent and day, and DuckDB over an export."""
-        found = step("sums", log=str(self.log.path), db=self.path("bodies.sqlite"))
+        found = self.ours.take("sums", log=str(self.log.path), db=self.path("bodies.sqlite"))
         self.report.show("cost by agent and day", f"{found['ours_ms']:.1f} ms")
         self.report.show("  SQLite, by an index of agent, day and cost", f"{found['sqlite_ms']:.1f} ms")
         self.report.check_equal("cost by agent and day", [self.log.cost_nusd], found["cost_nusd"])
@@ -246,7 +249,7 @@ class Run:
     def measure_opening(self) -> None:
         """Compare opening a log with one sealed segment and with many, whose active segments have the same size."""
         copies = {
-            sealed: step(
+            sealed: self.ours.take(
                 "copy",
                 log=str(self.log.path),
                 to=self.path(f"sealed-{sealed}/interactions.jsonl"),
@@ -257,7 +260,7 @@ class Run:
         taken: dict[int, list[dict[str, float]]] = {sealed: [] for sealed in copies}
         for _ in range(self.sizes.rounds):
             for sealed, each in taken.items():
-                each.append(step("opened", log=self.path(f"sealed-{sealed}/interactions.jsonl")))
+                each.append(step_alone("opened", log=self.path(f"sealed-{sealed}/interactions.jsonl")))
         for sealed, copy in copies.items():
             ms, mb, before = (
                 median(each[name] for each in taken[sealed]) for name in ("ms", "mb", "before_mb")
@@ -277,12 +280,14 @@ class Run:
         most_mb = max(each["mb"] for each in taken[SEALED])
         self.report.judge(f"opening with {many} sealed segments, MB of the process", OPENING_MB, most_mb)
 
-    def measure_replay(self) -> None:
+    def measure_replay(self, *, alone: bool) -> None:
         """Compare a step of a replay with a call that LiteLLM answers from its cache."""
         recorded = Row("a step of a replay: a recorded answer is read", OURS, "recorded")
         replayed = Row("  a whole call of a replay: gate, answer, record", OURS, "replayed")
         cached = Row("  LiteLLM, a call answered by its cache in memory", LITELLM, "cached")
-        measure([recorded, replayed, cached], self.sizes.rounds, self.sizes.calls, start)
+        cached.unavailable = LEFT_OUT if alone else ""
+        rows = [row for row in (recorded, replayed, cached) if not row.unavailable]
+        measure(rows, self.sizes.rounds, self.sizes.calls, start)
         for row in (recorded, replayed, cached):
             self.report.show(row.title, row.unavailable or f"{row.cpu_us:.0f} us")
         figure = None if cached.unavailable else recorded.over(cached)
@@ -310,9 +315,15 @@ def write_records(file: Path, count: int, seed: int) -> None:
             lines.write(made.raw + b"\n")
 
 
+LEFT_OUT: Final = "left out"
+
+
 @contextmanager
-def lmdb_process() -> Iterator[Program | str]:
+def lmdb_process(*, alone: bool) -> Iterator[Program | str]:
     """Give the process of LMDB, or the reason why there is none."""
+    if alone:
+        yield LEFT_OUT
+        return
     try:
         program = Program([environment("lmdb"), "-m", "benchmarks.peers.lmdb.peer"])
     except UnavailableError as e:
@@ -322,17 +333,20 @@ def lmdb_process() -> Iterator[Program | str]:
         yield program
 
 
-def run(folder: Path, sizes: Sizes) -> bool:
-    """Write the log, measure all, and print it; return whether all bounds hold."""
+def run(folder: Path, sizes: Sizes, *, alone: bool = False) -> bool:
+    """Write the log, measure all, and print it; return whether all bounds hold.
+
+    `alone` leaves out LMDB and LiteLLM, which would be installed.
+    """
     begin = process_time()
     log = write_log(folder / "log", sizes.interactions, sizes.segment_bytes)
     report = Report()
-    run = Run(folder, log, sizes, report)
     print(
         f"{log.interactions:,} attempts, {log.lines:,} lines, {log.bytes / 1e9:.2f} GB. CPU time of each process."
     )
     report.show("log written, by a generator and the log's own writer", f"{process_time() - begin:.1f} s")
-    with lmdb_process() as lmdb:
+    with lmdb_process(alone=alone) as lmdb, ours() as program:
+        run = Run(folder, log, sizes, report, program)
         run.measure_index()
         if isinstance(lmdb, Program):
             run.load_lmdb(lmdb)
@@ -340,7 +354,7 @@ def run(folder: Path, sizes: Sizes) -> bool:
         run.measure_sums()
         run.measure_opening()
         run.measure_appends(lmdb)
-    run.measure_replay()
+        run.measure_replay(alone=alone)
     return report.verdict()
 
 
@@ -349,14 +363,17 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--quick", action="store_true", help=f"{QUICK:,} attempts")
     arguments.add_argument("--folder", type=Path, help="where the log stays for the next run")
+    arguments.add_argument(
+        "--alone", action="store_true", help="without LMDB and LiteLLM, which are installed"
+    )
     given = arguments.parse_args()
     sizes = QUICK_SIZES if given.quick else FULL_SIZES
     if given.folder is not None:
         given.folder.mkdir(parents=True, exist_ok=True)
-        return 0 if run(given.folder, sizes) else 1
+        return 0 if run(given.folder, sizes, alone=given.alone) else 1
     Path("runs").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir="runs") as folder:
-        return 0 if run(Path(folder), sizes) else 1
+        return 0 if run(Path(folder), sizes, alone=given.alone) else 1
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ CHECKED: Final = 200
 """Records at the beginning of a log that are compared with what the package writes."""
 WRITTEN_AT_ONCE: Final = 512
 MOST_TRACES: Final = 1_000
+MOST_TEXTS: Final = 10_000
+"""Different answers in a log, and as many different pieces of evidence."""
 ENVELOPE_TAG: Final = b"agentic/envelope/v1\0"
 """The tag before the bytes of an envelope in its checksum."""
 
@@ -244,9 +246,10 @@ class Records:
         self._random = Random(seed)  # noqa: S311 - data of a benchmark
         self.cost_nusd = 0
         self.traces: list[tuple[str, int]] = []
-        self._sentences = [self._sentence() for _ in range(20_000)]
-        self._evidence = [canonical_bytes(self._indicators()) for _ in range(4_000)]
-        self._answers = [self._answer() for _ in range(10_000)]
+        texts = min(MOST_TEXTS, interactions)
+        self._sentences = [self._sentence() for _ in range(2 * texts)]
+        self._evidence = [canonical_bytes(self._indicators()) for _ in range(texts)]
+        self._answers = [self._answer() for _ in range(texts)]
         self._envelopes: dict[tuple[int, int], Template] = {}
         self._results: dict[tuple[int, bool], Template] = {}
         self._step_s = days * 86_400 / interactions
@@ -432,7 +435,7 @@ def write_log(folder: Path, interactions: int, segment_bytes: int) -> WrittenLog
     """
     about = folder / "log.json"
     if about.exists():
-        written = WrittenLog(**json.loads(about.read_text(encoding="utf-8")))
+        written = WrittenLog(**json.loads(about.read_text(encoding="utf-8")) | {"folder": str(folder)})
         if written.interactions != interactions:
             raise ValueError(f"{folder} has a log of {written.interactions:,} attempts. Name another folder")
         return written
