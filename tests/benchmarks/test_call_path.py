@@ -30,7 +30,8 @@ async def test_every_wrong_answer_is_counted() -> None:
 
 
 async def test_own_paths_and_floor_answer_correctly() -> None:
-    for way in (ours.without_dispatch, ours.in_memory, ours.redacted, ours.least, ours.stage_by_stage):
+    ways = (ours.without_dispatch, ours.in_memory, ours.redacted, ours.least, ours.stage_by_stage)
+    for way in (*ways, ours.recorded, ours.replayed):
         assert (await way(AT_ONCE)).wrong == 0
     assert await floor.call() == ours.PARSED
 
