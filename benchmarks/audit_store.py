@@ -145,12 +145,12 @@ class Run:
     def measure_index(self) -> None:
         """Compare making the index with loading the bodies into SQLite."""
         index = step_alone("rebuild", log=str(self.log.path))
-        bodies = self.ours.take("load", log=str(self.log.path), db=self.path("bodies.sqlite"))
         self.report.show(
             "index made again",
             f"{index['cpu_s']:.1f} s, {index['bytes'] / self.log.lines:.0f} bytes a line, "
             f"{index['mb'] - index['before_mb']:.0f} MB of memory",
         )
+        bodies = self.ours.take("load", log=str(self.log.path), db=self.path("bodies.sqlite"))
         self.report.show("bodies loaded into SQLite", loaded(bodies, self.log))
         self.report.judge(
             "index made again / bodies loaded into SQLite", REBUILD, index["cpu_s"] / bodies["cpu_s"]
