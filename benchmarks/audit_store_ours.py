@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ import orjson
 
 from agentic_trading.audit.trace import TraceTree
 from agentic_trading.llm import LLMInteraction
+from agentic_trading.llm.store import Record
 from agentic_trading.llm.stores import record_codec
 from agentic_trading.llm.stores.jsonl.frames import compressed_frames
 from agentic_trading.llm.stores.jsonl.segments import LogFiles
@@ -117,7 +119,7 @@ def load(log: str, db: str) -> dict[str, Any]:
 
 
 def _connect(db: str, synchronous: str) -> sqlite3.Connection:
-    made = sqlite3.connect(db, isolation_level=None)
+    made = sqlite3.connect(db, isolation_level=None, check_same_thread=False)
     made.execute("PRAGMA journal_mode = WAL")
     made.execute(f"PRAGMA synchronous = {synchronous}")
     return made
@@ -159,40 +161,56 @@ def traces(log: str, packed: str, db: str, ids: Sequence[str], rounds: int) -> d
         return asyncio.run(_traces(log, packed, bodies, ids, rounds))
 
 
+Read = Callable[[str], Awaitable[int]]
+
+
 async def _traces(
     log: str, packed: str, bodies: sqlite3.Connection, ids: Sequence[str], rounds: int
 ) -> dict[str, Any]:
+    taken: dict[str, list[float]] = {}
+    found: dict[str, int] = {}
+    with ThreadPoolExecutor(1) as thread:
+        async with (
+            aclosing(JsonFileInteractionStore(Path(log))) as plain,
+            aclosing(JsonFileInteractionStore(Path(packed))) as compressed,
+        ):
+            ways = {"plain": _from_log(plain), "packed": _from_log(compressed)} | _from_sqlite(bodies, thread)
+            for number in range(rounds + 1):
+                for name, read in [*ways.items()][:: 1 if number % 2 else -1]:
+                    with Cpu.taken() as took:
+                        found[name] = sum([await read(trace) for trace in (ids if number else ids[:WARMED])])
+                    if number:
+                        taken.setdefault(name, []).append(took.cpu_s / len(ids) * 1e3)
+    return {"ms": taken, "records": found}
+
+
+def _from_log(store: JsonFileInteractionStore) -> Read:
+    """Return the way to read a decision chain and its tree from a log."""
+
+    async def read(trace: str) -> int:
+        return len(TraceTree(await store.records.trace(trace)).nodes)
+
+    return read
+
+
+def _from_sqlite(bodies: sqlite3.Connection, thread: ThreadPoolExecutor) -> dict[str, Read]:
+    """Return the ways to read a decision chain from the bodies in SQLite.
+
+    Records are read in a thread, as our store does, because a loop that serves other calls must not wait for a disk.
+    """
     query = "SELECT body FROM records WHERE trace = ? ORDER BY seq"
 
+    def records(trace: str) -> list[Record]:
+        return [record_codec.record_of(raw) for (raw,) in bodies.execute(query, (trace,))]
+
     async def records_in(trace: str) -> int:
-        tree = TraceTree([record_codec.record_of(raw) for (raw,) in bodies.execute(query, (trace,))])
-        return len(tree.nodes)
+        found = await asyncio.get_running_loop().run_in_executor(thread, records, trace)
+        return len(TraceTree(found).nodes)
 
     async def objects_in(trace: str) -> int:
         return len([orjson.loads(raw) for (raw,) in bodies.execute(query, (trace,))])
 
-    def ours(store: JsonFileInteractionStore) -> Callable[[str], Awaitable[int]]:
-        async def read(trace: str) -> int:
-            return len(TraceTree(await store.records.trace(trace)).nodes)
-
-        return read
-
-    async with (
-        aclosing(JsonFileInteractionStore(Path(log))) as plain,
-        aclosing(JsonFileInteractionStore(Path(packed))) as compressed,
-    ):
-        ways = {
-            "plain": ours(plain), "packed": ours(compressed), "sqlite": records_in, "sqlite_objects": objects_in,
-        }  # fmt: skip
-        taken: dict[str, list[float]] = {name: [] for name in ways}
-        found: dict[str, int] = {}
-        for number in range(rounds + 1):
-            for name, read in [*ways.items()][:: 1 if number % 2 else -1]:
-                with Cpu.taken() as took:
-                    found[name] = sum([await read(trace) for trace in (ids if number else ids[:WARMED])])
-                if number:
-                    taken[name].append(took.cpu_s / len(ids) * 1e3)
-    return {"ms": taken, "records": found}
+    return {"sqlite": records_in, "sqlite_objects": objects_in}
 
 
 def sums(log: str, db: str) -> dict[str, Any]:
