@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -258,7 +259,7 @@ def _printer(reader: RecordReader, view: RecordView) -> Printer:
     """Return a function that prints facts. It may be called repeatedly."""
     match view.form:
         case "raw":
-            return lambda facts: typer.echo(b"".join(reader.line(fact) + b"\n" for fact in facts), nl=False)
+            return lambda facts: _print_raw(reader.line(fact) for fact in facts)
         case "json":
             return lambda facts: _print_json(_members(fact) for fact in facts)
         case "csv":
@@ -275,6 +276,16 @@ _FIELDS: Final = tuple(part.name for part in fields(LoggedFact))
 def _members(fact: LoggedFact) -> dict[str, Any]:
     members = {name: getattr(fact, name) for name in _FIELDS}
     return {**members, "time": utc_text(fact.time), "log": printable(str(fact.log))}
+
+
+def _print_raw(lines: Iterable[bytes]) -> None:
+    raw = b"".join(line + b"\n" for line in lines)
+    if sys.stdout.isatty():  # a line is JSON, so that it keeps its value with steering characters escaped
+        raw = b"".join(
+            output.escape_json_line(line.decode(errors="replace")).encode() + b"\n"
+            for line in raw.splitlines()
+        )
+    typer.echo(raw, nl=False)
 
 
 def _print_json(items: Iterable[Mapping[str, Any]]) -> None:

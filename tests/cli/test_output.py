@@ -169,11 +169,12 @@ DOORS = {
     "exits.py": {"echo", "write"},
     "main.py": {"write"},
     "output.py": {"echo", "print", "Console"},
+    "record_view.py": {"echo"},
     "parse_answers.py": {"write"},
     "dlq.py": {"write"},
     "strategy_output.py": {"echo"},
 }
-"""What may print: `say`, `print_table` and `print_json`, lines of JSON that `escape_json_line` has made, the bytes of a message where
+"""What may print: `say`, `print_table` and `print_json`, lines of JSON that `escape_json_line` has made, facts as CSV, the bytes of a message where
 no terminal is, the code that our templates make of values of a grid, and the constant lines of a process that a signal ends."""
 PRINTS = {"print", "echo", "secho", "prompt", "confirm", "style", "Console", "write", "print_exc", "rprint"}
 

@@ -432,3 +432,12 @@ def test_copy_without_the_active_segment_is_a_log(words: Sequence[str], log: Pat
     for place in (log, log.parent):
         ended = command(*words, place)
         assert ended.code == ExitCode.DONE, ended.err
+
+
+def test_raw_lines_steer_no_terminal(tmp_path: Path) -> None:
+    log = write(tmp_path / "interactions.jsonl", step("bar.closed", body={"symbol": HOSTILE}))
+
+    drawn = on_terminal("records", "--store", log, "-o", "raw")
+
+    assert not {"\x1b", "\u202e"} & {*drawn}
+    assert json.loads(drawn)["body"]["symbol"] == HOSTILE
