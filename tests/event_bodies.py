@@ -183,7 +183,13 @@ BODIES: Final[tuple[EventBody, ...]] = (
         reservation_id="default:key-1:1", state=ReservationState.IN_DOUBT, nusd=1_000, tokens=50, scopes=SCOPES,
         window_at=NOW,
     ),
-    LedgerCheckpointed(generation=1, mark="mark-1", sequence=7),
+    LedgerCheckpointed(
+        generation=1, mark="mark-1", sequence=7,
+        snapshot={
+            "version": 1, "line": 40, "head": "0" * 64, "mode": "paper", "zone": "UTC",
+            "charges": [[{"agent": "desk-1", "workflow": "general"}, "2026-01-02T00:00:00Z", 900, 40, 1]],
+        },
+    ),
     BudgetThresholdReached(**COUNTER),
     BudgetExhausted(**COUNTER),
     BudgetExhaustionForecast(**COUNTER, exhausted_at=LATER),

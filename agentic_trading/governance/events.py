@@ -12,7 +12,7 @@ from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.limits import ScopeKind, Unit, Window
 from agentic_trading.llm.event import EventBody, Kinds
-from agentic_trading.llm.fields import AnswerText, Moment, Open
+from agentic_trading.llm.fields import AnswerText, FrozenObject, JsonObject, Moment, Open
 
 
 class ReservationExpired(EventBody, frozen=True):
@@ -34,13 +34,18 @@ class ReservationExpired(EventBody, frozen=True):
 
 
 class LedgerCheckpointed(EventBody, frozen=True):
-    """How far a tenant's ledger had progressed: epoch (`generation`), epoch id (`mark`) and sequence."""
+    """How far a tenant's ledger had progressed: epoch (`generation`), epoch id (`mark`) and sequence.
+
+    Without a known progress, the epoch is 0 and has no id. `snapshot` is a part of the ledger's content, from
+    which a start continues (`LedgerSnapshot`), or empty.
+    """
 
     KIND = "ledger.checkpointed"
 
     generation: int
     mark: str
     sequence: int
+    snapshot: JsonObject = Field(default_factory=FrozenObject)
 
 
 class BudgetWarned(EventBody, frozen=True):

@@ -1,16 +1,17 @@
 """Rebuild a ledger from logs, joined with the charges that the ledger still has."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import assert_never
+from datetime import UTC, datetime, timedelta
+from typing import Final, assert_never
 
 from agentic_trading.governance import events as ledger_events
 from agentic_trading.governance import ledger as ledger_api
+from agentic_trading.governance import ledger_snapshot as snapshot_types
 from agentic_trading.governance.admission import reservation_id_of, reservation_request
 from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.errors import LedgerRolledBackError
-from agentic_trading.governance.limits import COUNTED_BY_CALL, ScopeKind
+from agentic_trading.governance.limits import COUNTED_BY_CALL, ScopeKind, Windows
 from agentic_trading.governance.prices import NOTHING, Amount
 from agentic_trading.governance.rules import SIMULATED, ClockMode
 from agentic_trading.ids import derived_id
@@ -20,6 +21,18 @@ from agentic_trading.llm.store import Record
 
 _KNOWN_FOR = timedelta(days=7)
 """A server keeps each ended call longer than this."""
+
+REMEMBERED: Final = timedelta(days=1)
+"""How long a ledger in memory remembers an ended call."""
+
+CLOCK_STEP: Final = timedelta(minutes=5)
+"""A window counts in a snapshot until this long after its end, because clocks may be set back."""
+
+RECENT: Final = 256
+"""A reservation is kept singly until so many records were read after its last one.
+
+A lease may be recorded as expired shortly after the end of its call.
+"""
 
 
 def checkpoint_event(tenant: str, checkpoint: ledger_api.LedgerCheckpoint, now: datetime) -> Event:
@@ -79,6 +92,11 @@ class LostAttempt:
     sent_at: datetime
 
 
+_COMPACT_AFTER: Final = 2000
+
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+
+
 @dataclass(frozen=True, slots=True)
 class _Dispatch:
     entry: ledger_api.LedgerEntry
@@ -89,7 +107,8 @@ class _Dispatch:
 class _Reservation:
     """The records of one reservation: dispatches by event id, those taken back, and ends by interaction id.
 
-    `late` are answers to attempts that were recorded in doubt, by event id.
+    `late` are answers to attempts that were recorded in doubt, by event id. `is_finished` if its call has a
+    last attempt. `time` is that of its last record, and `number` counts the records that were read up to it.
     """
 
     dispatches: dict[str, _Dispatch] = field(default_factory=dict)
@@ -97,6 +116,16 @@ class _Reservation:
     ends: dict[str, ledger_api.LedgerEntry] = field(default_factory=dict)
     late: dict[str, Amount] = field(default_factory=dict)
     expired: ledger_api.LedgerEntry | None = None
+    has_own_key: bool = False
+    is_finished: bool = False
+    time: datetime = _LONG_AGO
+    number: int = 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every attempt that was sent has an end that is not in doubt."""
+        is_sure = all(end.state is not ledger_api.ReservationState.IN_DOUBT for end in self.ends.values())
+        return bool(self.ends) and is_sure and not self.unanswered()
 
     def unanswered(self) -> list[_Dispatch]:
         """Return the dispatches without an end.
@@ -175,18 +204,113 @@ class LedgerRebuild:
     reservation has. A reservation without an end that was charged after its lease is in doubt too. The order
     of records and logs does not matter, and reading one again has no effect.
 
+    A long log is read in steps: `compact` merges the charges of ended calls, `snapshot` returns the rest for
+    the log, and `from_snapshot` continues there. For this, the records of one log must be read in its order.
+
     Attributes:
         tenant: The tenant.
         mode: The mode of the log. In simulated modes the windows follow the market's time, otherwise the time
             of sending.
+        traces: Whether `compact` keeps every trace of the last day. Otherwise it keeps those with a call that
+            has an own limit on its trace.
         checkpoint: The farthest checkpoint on record.
+        is_changed: Whether a record about money was read since the last `snapshot`.
 
     """
 
     tenant: str
     mode: ClockMode
+    traces: bool = False
     checkpoint: ledger_api.LedgerCheckpoint | None = None
+    is_changed: bool = False
     _reservations: dict[str, _Reservation] = field(default_factory=dict)
+    _charges: list[ledger_api.LedgerEntry] = field(default_factory=list)
+    _finished: set[str] = field(default_factory=set)
+    _number: int = 0
+    _kept: int = 0
+    _time: datetime = _LONG_AGO
+
+    @classmethod
+    def from_snapshot(
+        cls,
+        tenant: str,
+        parts: Iterable[snapshot_types.LedgerSnapshot],
+        checkpoint: ledger_api.LedgerCheckpoint | None = None,
+    ) -> "LedgerRebuild":
+        """Return the state of a snapshot, and of a checkpoint. All parts are needed, in order.
+
+        Records after its line continue it.
+        """
+        found = cls(tenant, "live", checkpoint=checkpoint)
+        for part in parts:
+            found.mode, found.traces = part.mode, part.traces
+            found._charges += [_charge_entry(tenant, one) for one in part.charges]
+            found._reservations.update(
+                (one.reservation_id, _reservation_from(one)) for one in part.reservations
+            )
+        found._time = max((one.time for one in found._reservations.values()), default=_LONG_AGO)
+        return found
+
+    def snapshot(self, line: int, head: str, windows: Windows) -> list[ledger_events.LedgerCheckpointed]:
+        """Compact, and return the state as records: all lines up to `line` with the hash `head` were read."""
+        self.compact(windows)
+        self.is_changed = False
+        known = self.checkpoint or ledger_api.LedgerCheckpoint(0, "", 0)
+        parts = snapshot_types.split_snapshot(
+            snapshot_types.SnapshotPlace(line, head, self.mode, str(windows.zone), self.traces),
+            [_snapshot_charge(one) for one in self._charges],
+            [_snapshot_reservation(id_, one) for id_, one in self._reservations.items()],
+        )
+        return [
+            ledger_events.LedgerCheckpointed(
+                generation=known.epoch,
+                mark=known.epoch_id,
+                sequence=known.sequence,
+                snapshot=part.model_dump(mode="json", exclude_defaults=True),
+            )
+            for part in parts
+        ]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether so many reservations were read since the last `compact` that it is time for the next."""
+        return len(self._reservations) > 2 * self._kept + _COMPACT_AFTER
+
+    def compact(self, windows: Windows) -> None:
+        """Merge the charges of calls that are equal in scopes and windows and that no later record changes.
+
+        Windows that have ended are no longer told apart. Kept singly are reservations that are not settled,
+        for nine days, and for a day those of unfinished calls and those with a key of the caller.
+        """
+        entries = {id_: known.entry() for id_, known in self._reservations.items()}
+        charged = [*self._charges, *(entry for entry in entries.values() if entry is not None)]
+        newest = max((entry.request.at or _LONG_AGO for entry in charged), default=_LONG_AGO)
+        traces = _remembered_traces(self._charges, charged, newest, are_all=self.traces)
+        merge = _ChargeMerge(windows, newest, self.mode, traces)
+        for charge in self._charges:
+            merge.add(charge)
+        last, kept = self.last_sent(), {}
+        for id_, known in self._reservations.items():
+            known.is_finished |= ledger_api.parts_of(id_)[1] in self._finished
+            entry = entries[id_]
+            if (last is not None and id_ == last.reservation_id) or self._is_single(known, entry, newest):
+                kept[id_] = known
+            elif entry is not None:
+                merge.add(entry)
+        self._reservations, self._charges = kept, merge.entries(self.tenant)
+        self._kept = len(kept)
+        self._finished.intersection_update(ledger_api.parts_of(id_)[1] for id_ in kept)
+
+    def _is_single(self, known: _Reservation, entry: ledger_api.LedgerEntry | None, newest: datetime) -> bool:
+        """Whether a reservation may still change, or must be known by its id."""
+        if self._number - known.number < RECENT:
+            return True
+        if not known.is_settled:
+            # In simulated time, the age of a call is unknown.
+            return self.mode in SIMULATED or self._time - known.time < ledger_api.CALL_KEEP
+        at = None if entry is None else entry.request.at
+        is_remembered = at is not None and newest - at <= REMEMBERED
+        return is_remembered and (known.has_own_key or not known.is_finished)
 
     def read(self, record: Record) -> None:
         """Read one record. Records of other tenants are ignored.
@@ -196,18 +320,19 @@ class LedgerRebuild:
             UnreadableBodyError: If a record's body is invalid.
 
         """
+        self._number += 1
         if isinstance(record, LLMInteraction):
             self._read_interaction(record)
         else:
             self._read_event(record)
 
     def entries(self) -> list[ledger_api.LedgerEntry]:
-        """Return the charges, one entry per reservation, in the order of their first record."""
+        """Return the charges: merged ones, then one entry per reservation in the order of their first record."""
         found = [known.entry() for known in self._reservations.values()]
-        return [entry for entry in found if entry is not None]
+        return [*self._charges, *(entry for entry in found if entry is not None)]
 
     def attempts(self) -> dict[str, list[ledger_api.LedgerEntry]]:
-        """Return the charge of each sent attempt by reservation.
+        """Return the charge of each sent attempt by reservation, without merged charges.
 
         An entry of `entries` is their sum.
         """
@@ -265,7 +390,7 @@ class LedgerRebuild:
         | ledger_events.AttemptAnsweredLate
         | ledger_events.ReservationExpired,
     ) -> None:
-        known = self._reservations.setdefault(body.reservation_id, _Reservation())
+        known = self._reservation(body.reservation_id, event.time)
         match body:
             case ledger_events.AttemptDispatched():
                 known.dispatches[event.id] = _Dispatch(self._sent_entry(event, body), event.time)
@@ -285,11 +410,14 @@ class LedgerRebuild:
         envelope, result = record.envelope, record.result
         if envelope.tenant_id != self.tenant or result.served_from == "recorded":  # an unknown word is paid
             return
+        if result.next_step in {"", "final"}:
+            self._finished.add(envelope.idempotency_key)
         if result.dispatched_at is None and not result.cost_nusd:
             return
-        known = self._reservations.setdefault(
-            result.reservation_id or reservation_id_of(envelope, result.attempt_number), _Reservation()
+        known = self._reservation(
+            result.reservation_id or reservation_id_of(envelope, result.attempt_number), record.stored_at
         )
+        known.has_own_key |= envelope.idempotency_key != envelope.envelope_id
         sent_at = result.dispatched_at or result.timestamp
         at = envelope.as_of if self.mode in SIMULATED and envelope.as_of is not None else sent_at
         used = result.charged_tokens
@@ -303,6 +431,14 @@ class LedgerRebuild:
         before = known.ends.get(record.interaction_id)
         if before is None or entry.charged.units > before.charged.units:
             known.ends[record.interaction_id] = entry
+
+    def _reservation(self, id_: str, time: datetime) -> _Reservation:
+        """Return a reservation for another record of it."""
+        known = self._reservations.setdefault(id_, _Reservation())
+        known.time, known.number = max(known.time, time), self._number
+        self._time = max(self._time, time)
+        self.is_changed = True
+        return known
 
     def _sent_entry(self, event: Event, body: ledger_events.AttemptDispatched) -> ledger_api.LedgerEntry:
         """Return the entry of a call that is only recorded as dispatched."""
@@ -326,12 +462,128 @@ class LedgerRebuild:
         return event.as_of if self.mode in SIMULATED and event.as_of is not None else event.time
 
     def _read_checkpoint(self, event: Event, body: ledger_events.LedgerCheckpointed) -> None:
-        if event.tenant_id != self.tenant:
+        if event.tenant_id != self.tenant or not body.mark:  # a ledger in memory ends with its process
             return
         found = ledger_api.LedgerCheckpoint(body.generation, body.mark, body.sequence)
         known = self.checkpoint
         if known is None or _place_of(found) > _place_of(known):
             self.checkpoint = found
+
+
+_NOT_IN_SUMS: Final = frozenset({ScopeKind.CALL, ScopeKind.TENANT})
+
+
+@dataclass(slots=True)
+class _ChargeMerge:
+    """Adds up charges with equal scopes and equal windows that have not ended."""
+
+    windows: Windows
+    newest: datetime
+    mode: ClockMode
+    traces: Collection[str]
+    _sums: dict[tuple[object, ...], tuple[dict[ScopeKind, str], datetime, Amount]] = field(
+        default_factory=dict
+    )
+
+    def add(self, entry: ledger_api.LedgerEntry) -> None:
+        """Add a charge, for its trace only if that is one of `traces`."""
+        if not any(entry.charged.units):
+            return
+        at = entry.request.at or self.newest
+        scopes = {
+            kind: id_
+            for kind, id_ in entry.request.scope_ids.items()
+            if kind not in _NOT_IN_SUMS and (kind is not ScopeKind.TRACE or id_ in self.traces)
+        }
+        key = (*sorted(scopes.items()), *self._open_windows(at))
+        _, latest, charged = self._sums.get(key, (scopes, at, NOTHING))
+        self._sums[key] = (scopes, max(latest, at), _sum([charged, entry.charged]))
+
+    def entries(self, tenant: str) -> list[ledger_api.LedgerEntry]:
+        """Return the sums."""
+        return [
+            _charge_entry(tenant, snapshot_types.SnapshotCharge(scopes, at, *charged.units))
+            for scopes, at, charged in self._sums.values()
+        ]
+
+    def _open_windows(self, at: datetime) -> list[str]:
+        """Return the ids of the windows of a time that may still be counted in."""
+        # A simulated market may go back as far as a ledger in memory allows.
+        until = self.newest - (REMEMBERED if self.mode in SIMULATED else CLOCK_STEP)
+        return [
+            window.id
+            for window in self.windows.at(at).values()
+            if window.over_by is not None and window.over_by > until
+        ]
+
+
+def _remembered_traces(
+    merged: Iterable[ledger_api.LedgerEntry],
+    charged: Iterable[ledger_api.LedgerEntry],
+    newest: datetime,
+    *,
+    are_all: bool,
+) -> frozenset[str]:
+    """Return the traces whose sums are still needed: used within a day, and limited unless `are_all`."""
+    limited = {id_ for one in merged if (id_ := one.request.scope_ids.get(ScopeKind.TRACE))}
+    found = set()
+    for entry in charged:
+        request = entry.request
+        id_ = request.scope_ids.get(ScopeKind.TRACE, "")
+        if any(limit.scope is ScopeKind.TRACE for limit in request.limits):
+            limited.add(id_)
+        if newest - (request.at or newest) <= REMEMBERED:
+            found.add(id_)
+    return frozenset(found if are_all else found & limited)
+
+
+def _charge_entry(tenant: str, charge: snapshot_types.SnapshotCharge) -> ledger_api.LedgerEntry:
+    """Return a merged charge as an entry, under an id that no reservation has."""
+    # No attempt has the number 0. Charges with the same scopes and time have the same windows, so they are one.
+    scopes, at, *units = charge
+    id_ = derived_id("ledger.charge", at.isoformat(), *(f"{kind}={scopes[kind]}" for kind in sorted(scopes)))
+    amount = Amount(*units)
+    request = ledger_api.ReservationRequest(id_, 0, {**scopes, ScopeKind.TENANT: tenant}, amount, at)
+    return ledger_api.LedgerEntry(request, ledger_api.ReservationState.SETTLED, amount)
+
+
+def _snapshot_charge(entry: ledger_api.LedgerEntry) -> snapshot_types.SnapshotCharge:
+    scopes = {kind: id_ for kind, id_ in entry.request.scope_ids.items() if kind not in _NOT_IN_SUMS}
+    return snapshot_types.SnapshotCharge(scopes, entry.request.at or _LONG_AGO, *entry.charged.units)
+
+
+def _snapshot_reservation(id_: str, known: _Reservation) -> snapshot_types.SnapshotReservation:
+    entry = snapshot_types.SnapshotEntry.of
+    return snapshot_types.SnapshotReservation(
+        reservation_id=id_,
+        dispatches={
+            event_id: snapshot_types.SnapshotDispatch(entry=entry(one.entry), sent_at=one.sent_at)
+            for event_id, one in known.dispatches.items()
+        },
+        unsent=tuple(sorted(known.taken_back)),
+        ends={interaction_id: entry(one) for interaction_id, one in known.ends.items()},
+        late={event_id: (amount.nusd, amount.tokens) for event_id, amount in known.late.items()},
+        expired=None if known.expired is None else entry(known.expired),
+        has_own_key=known.has_own_key,
+        is_finished=known.is_finished,
+        time=known.time,
+    )
+
+
+def _reservation_from(one: snapshot_types.SnapshotReservation) -> _Reservation:
+    parts = ledger_api.parts_of(one.reservation_id)
+    return _Reservation(
+        dispatches={
+            id_: _Dispatch(sent.entry.entry(*parts), sent.sent_at) for id_, sent in one.dispatches.items()
+        },
+        taken_back=set(one.unsent),
+        ends={id_: end.entry(*parts) for id_, end in one.ends.items()},
+        late={id_: Amount(*amount) for id_, amount in one.late.items()},
+        expired=None if one.expired is None else one.expired.entry(*parts),
+        has_own_key=one.has_own_key,
+        is_finished=one.is_finished,
+        time=one.time,
+    )
 
 
 @dataclass(frozen=True, slots=True)
