@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Self
+from typing import Protocol, Self
 from weakref import WeakValueDictionary
 
 from agentic_trading.clock import Clock
@@ -105,25 +105,44 @@ class CachedCall:
             await self._cache.share(self._attempts)
 
 
+class RecordedAttempts(Protocol):
+    """The recorded attempts of a log, by request. `Records` has them."""
+
+    async def by_request(
+        self, request_hash: str, occurrence: int, *, tenant: str | None = None
+    ) -> list[LLMInteraction]:
+        """Return all recorded attempts at a request and occurrence, oldest first."""
+        ...
+
+
 class ResponseCache:
     """The first accepted answer of each tenant's requests, by request and occurrence.
 
-    An answer is kept until the deadline of its first call, or without a deadline until the process ends. If
+    An answer is kept until the deadline of its first call, or without a deadline until the process ends. With
+    `recorded`, the answers of earlier processes are found in the log, when their request is made again. If
     two equal requests arrive at the same time, the second one waits for the first, so that only one is paid
-    for. This holds within one process. An answer of another model than the requested one is not cached. After
-    a restart, `fill` the cache from the log.
+    for. This holds within one process. An answer of another model than the requested one is not cached.
+    Without `recorded`, `fill` the cache from the log after a restart.
 
     Answers in `shared` are used by all processes that share it. Without a deadline, they are kept for a day.
     A process that finds no shared answer sends the request. If two processes do so at the same time, both are
     answered, and the first answer is used from then on.
     """
 
-    def __init__(self, clock: Clock, *, most: int = MOST_CACHED, shared: ClaimStore | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        most: int = MOST_CACHED,
+        shared: ClaimStore | None = None,
+        recorded: RecordedAttempts | None = None,
+    ) -> None:
         if most < 1:
             raise ValueError(f"most is {most}. Allowed: 1 or more.")
         self._clock = clock
         self._most = most
         self._shared = shared
+        self._recorded = recorded
         self._cached: OrderedDict[_Key, _CachedAttempts] = OrderedDict()
         self._queues: WeakValueDictionary[_Key, _Queue] = WeakValueDictionary()
 
@@ -171,8 +190,11 @@ class ResponseCache:
             self._put(key, _CachedAttempts.read(first))
 
     async def _look(self, envelope: LLMEnvelope) -> None:
-        """Load the first answer that another process has shared."""
+        """Load the first answer in the log, otherwise one that another process has shared."""
         key = _key(envelope)
+        if self._recorded is not None and self._known(key, self._clock.now()) is None:
+            tenant, request_hash, occurrence = key
+            self.fill(await self._recorded.by_request(request_hash, occurrence, tenant=tenant))
         if self._shared is None or self._known(key, self._clock.now()) is not None:
             return
         first = await self._shared.frozen(_shared_key(key))

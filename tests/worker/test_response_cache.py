@@ -19,7 +19,8 @@ from agentic_trading.llm import (
 )
 from agentic_trading.llm.provider import ModelResponse, Providers
 from agentic_trading.llm.providers.offline import RecordedAnswers, ScriptedProvider
-from agentic_trading.llm.result import Usage
+from agentic_trading.llm.result import LLMResult, Usage
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
@@ -280,6 +281,37 @@ async def test_cached_answer_is_validated_again() -> None:
     assert (result.actionable, result.parsed_output, result.cost_nusd) == (False, {}, 0)
     assert result.validation_errors == ["$.size: whole lots only"]
     assert provider.requests == []
+
+
+async def found(store: MemoryInteractionStore, asked: LLMEnvelope, clock: Clock) -> list[LLMResult]:
+    """Return the attempts that a new cache finds in a log."""
+    answers = ResponseCache(clock, recorded=store.records)
+    async with answers.turn(asked, StoppableWait(clock)) as cached:
+        assert cached is not None
+        one = cached.find(1)
+        return [] if one is None else [one]
+
+
+async def test_answer_of_earlier_process_is_found_in_log() -> None:
+    desk = gateway([GOOD, OTHER])
+    first, _ = await run(desk, fixed().build(), fixed().with_tenant("other").build())
+    at_deadline = SimClock(DEADLINE)
+
+    (again,) = await found(desk.store, fixed().build(), desk.clock)
+
+    assert again.parsed_output == first.parsed_output
+    assert await found(desk.store, fixed().with_tenant("third").build(), desk.clock) == []
+    assert await found(desk.store, fixed().build().model_copy(update={"occurrence": 1}), desk.clock) == []
+    assert [*await found(desk.store, fixed().build(), at_deadline)] == [again]
+
+
+async def test_expired_answer_in_log_is_not_used() -> None:
+    desk = gateway([GOOD])
+    first = fixed().with_deadline(DEADLINE).build()
+    await run(desk, first)
+
+    assert len(await found(desk.store, fixed().build(), desk.clock)) == 1
+    assert await found(desk.store, fixed().build(), SimClock(DEADLINE)) == []
 
 
 def frozen_alone(answers: ResponseCache, number: int, deadline: datetime | None = None) -> None:
