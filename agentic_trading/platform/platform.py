@@ -33,6 +33,7 @@ from agentic_trading.platform.check import answer_problems
 from agentic_trading.platform.clients import Clients, bus_problems, followed_keys
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.platform.ledger_snapshots import snapshots_on_record
 from agentic_trading.platform.port_adapters import PortStack
 from agentic_trading.platform.tables import LoadedFiles, Tables
 from agentic_trading.platform.workers import (
@@ -277,11 +278,10 @@ class Platform(TypedAnswers):
             await self._stack.enter(run_on_record(log, run_started(config), event_id=random_id()))
         self.waits_for = "the ledger"
         ledger = given.ledger or await self._stack.make(self._made_ledger)
-        controls, statuses = await self._boards(None if log is None else log.path.parent)
+        controls, statuses = await self._boards(log.path.parent if log else None)
         limiter = given.limiter or await self._opened_limiter(files)
         claims = given.claims or await self._opened_claims(store)
-        is_shared = given.claims is not None or config.bus.url is not None
-        cache = ResponseCache(clock, shared=claims if is_shared else None)
+        cache = self._response_cache(clock, claims, log)
         unended = await self._restored(ledger, store, cache, controls)
         self.waits_for = "its providers"
         providers = await self._opened_providers(files, clock)
@@ -316,6 +316,13 @@ class Platform(TypedAnswers):
         self._clients = Clients(config, broker, files.signing, call_checks=self._call_checks)
         self._client = await self._stack.enter(self.client("platform"))
 
+    def _response_cache(
+        self, clock: Clock, claims: ClaimStore, log: port_adapters.Log | None
+    ) -> ResponseCache:
+        is_shared = self._given.claims is not None or self.config.bus.url is not None
+        recorded = None if log is None else log.records
+        return ResponseCache(clock, shared=claims if is_shared else None, recorded=recorded)
+
     async def _restored(
         self, ledger: Ledger, store: InteractionStore, cache: ResponseCache, controls: ControlStore | None
     ) -> Mapping[str, LostAttempt]:
@@ -325,7 +332,10 @@ class Platform(TypedAnswers):
             await given.restore(ledger, controls)
             return given.lost
         restores = given.ledger is None
-        return await restart.carry_on(self.config, ledger, store, cache, controls, restores=restores)
+        carried = await restart.carry_on(self.config, ledger, store, cache, controls, restores=restores)
+        if carried.rebuilds is not None:
+            await self._stack.enter(snapshots_on_record(carried.rebuilds, store))
+        return carried.unended
 
     async def _opened_limiter(self, files: LoadedFiles) -> Limiter | None:
         if not _asks_live(self.config):

@@ -402,6 +402,9 @@ Log = JsonFileInteractionStore
 LogPlace = LogPosition
 
 
+LogRecords = JsonlRecords
+
+
 LogCheckpoint = Checkpoint
 
 
@@ -448,6 +451,18 @@ def _log_at(path: Path, durability: Durability, config: PlatformConfig) -> Log:
 def records_of(path: Path) -> JsonlRecords:
     """Return the records of the log at `path`. Does not write to it."""
     return JsonlRecords(path)
+
+
+def log_position(path: Path, line: int) -> LogPosition:
+    """Return the start of the segment with the line after `line`, of the log at `path`. Reads its seals only.
+
+    Blocks. Raises `StoreError` if the seals cannot be read.
+    """
+    found = START
+    for seal in read_seals(LogFiles(path).seals).each:
+        if seal.last <= line:
+            found = LogPosition(seal.end, seal.last + 1)
+    return found
 
 
 def checkpoints_in(path: Path) -> list[Checkpoint]:

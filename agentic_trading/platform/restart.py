@@ -4,13 +4,14 @@ import fcntl
 import os
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from weakref import WeakSet
 
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import RemoveLimit, SetLimit, execute_command
-from agentic_trading.governance.controls_document import ControlStore, TenantControls
+from agentic_trading.governance.controls_document import AppliedCommand, ControlStore, TenantControls
 from agentic_trading.governance.controls_merge import CommandHistory, restore_controls
 from agentic_trading.governance.errors import CommandError
 from agentic_trading.governance.ledger import Ledger
@@ -18,17 +19,35 @@ from agentic_trading.governance.limits import ANY, Limit, ScopeKind, ceiling_tex
 from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt, require_not_behind
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import PLATFORM
+from agentic_trading.llm.facts import RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
-from agentic_trading.llm.store import InteractionStore, Record
+from agentic_trading.llm.store import InteractionStore
 from agentic_trading.logger import get_logger
 from agentic_trading.platform.config import PlatformConfig, TenantConfig
+from agentic_trading.platform.ledger_snapshots import LedgerRebuilds, tenant_of_record
+from agentic_trading.platform.port_adapters import LogRecords, file_log_of
 from agentic_trading.worker.response_cache import ResponseCache
 
 log = get_logger()
 
 CONFIG: Final = "config"
 """The author of the limits in `[tenants]`. Limits by operators have other authors, and are not changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOn:
+    """The state of a platform after a restart.
+
+    Attributes:
+        unended: The attempts without a recorded end, by reservation id. With a shared ledger, other workers
+            may have ended them.
+        rebuilds: The ledgers as the log gives them. None if the log is not a file.
+
+    """
+
+    unended: Mapping[str, LostAttempt]
+    rebuilds: LedgerRebuilds | None = None
 
 
 async def carry_on(
@@ -39,12 +58,12 @@ async def carry_on(
     controls: ControlStore | None,
     *,
     restores: bool = True,
-) -> Mapping[str, LostAttempt]:
+) -> CarriedOn:
     """Restore the state of a platform from its log, and set the configured limits.
 
-    One pass over the log restores a ledger of this process, fills the cache with answers of level `recorded`,
-    and restores operator commands that `controls` has lost. A shared ledger is not restored, but must not be
-    behind the log.
+    This restores a ledger of this process, and operator commands that `controls` has lost. A shared ledger is
+    not restored, but must not be behind the log. Of a log in a file, only the newest snapshot and the lines
+    after it are read. Any other log is read whole, and its answers of level `recorded` go to the cache.
 
     Args:
         config: The configuration.
@@ -54,29 +73,25 @@ async def carry_on(
         controls: The store of operator commands.
         restores: Whether to restore or check the ledger. False leaves it unchanged.
 
-    Returns:
-        The attempts without a recorded end, by reservation id. With a shared ledger, other workers may have
-        ended them.
-
     Raises:
         LedgerRolledBackError: If a shared ledger is behind the log.
         LedgerUnavailableError: If a shared ledger is unreachable.
         StoreError: If the log cannot be read.
 
     """
-    answers: list[LLMInteraction] = []
-    commands = CommandHistory()
-    rebuilds = {tenant: LedgerRebuild(tenant, config.mode) for tenant in config.tenant_ids}
-    async with aclosing(store.scan()) as entries:
-        async for entry in entries:
-            commands.read(entry.record)
-            if (rebuild := rebuilds.get(_tenant_of(entry.record))) is not None:
-                rebuild.read(entry.record)
-                if isinstance(entry.record, LLMInteraction) and entry.record.envelope.is_cacheable:
-                    answers.append(entry.record)
-    cache.fill(answers)
+    log_file, rebuilds = file_log_of(store), None
+    if log_file is None:
+        commands, by_tenant = await _whole_log(config, store, cache)
+    else:
+        commands = await recorded_commands(log_file.records)
+        is_own = restores and config.ledger.url is None
+        traces = is_own and await _limits_traces(commands, controls, config.tenant_ids)
+        rebuilds = LedgerRebuilds(
+            log_file.path, log_file.records, config.tenant_ids, config.mode, config.zone, traces=traces
+        )
+        by_tenant = (await rebuilds.open()).by_tenant
     unended: dict[str, LostAttempt] = {}
-    for tenant, rebuild in rebuilds.items():
+    for tenant, rebuild in by_tenant.items():
         unended |= rebuild.lost()
         if not restores:
             continue
@@ -87,7 +102,47 @@ async def carry_on(
     if controls is not None:
         await restore_commands(commands, controls, config.tenant_ids)
     await seed_limits(config, ledger, controls)
-    return unended
+    return CarriedOn(unended, rebuilds)
+
+
+async def _whole_log(
+    config: PlatformConfig, store: InteractionStore, cache: ResponseCache
+) -> tuple[CommandHistory, Mapping[str, LedgerRebuild]]:
+    answers: list[LLMInteraction] = []
+    commands = CommandHistory()
+    rebuilds = {tenant: LedgerRebuild(tenant, config.mode) for tenant in config.tenant_ids}
+    async with aclosing(store.scan()) as entries:
+        async for entry in entries:
+            commands.read(entry.record)
+            if (rebuild := rebuilds.get(tenant_of_record(entry.record))) is not None:
+                rebuild.read(entry.record)
+                if isinstance(entry.record, LLMInteraction) and entry.record.envelope.is_cacheable:
+                    answers.append(entry.record)
+    cache.fill(answers)
+    return commands, rebuilds
+
+
+async def recorded_commands(records: LogRecords) -> CommandHistory:
+    """Return the operator commands in a log, found by its index. Raises `StoreError` if it cannot be read."""
+    commands = CommandHistory()
+    async with aclosing(records.select(RecordQuery(kind=(AppliedCommand.KIND,)))) as facts:
+        async for fact in facts:
+            line = await records.line(fact.seq)
+            if line is not None:
+                commands.read(records.entry(line).record)
+    return commands
+
+
+async def _limits_traces(
+    commands: CommandHistory, controls: ControlStore | None, tenants: Iterable[str]
+) -> bool:
+    """Whether a limit on traces is set, or was set by a command."""
+    for tenant in tenants:
+        limits = () if controls is None else (await controls.read(tenant)).limits
+        scopes = {*(limit.scope for limit in limits), *(command.scope for command in commands.of(tenant))}
+        if ScopeKind.TRACE in scopes:
+            return True
+    return False
 
 
 async def restore_commands(commands: CommandHistory, controls: ControlStore, tenants: Iterable[str]) -> None:
@@ -196,7 +251,3 @@ class TakenFolder:
     async def aclose(self) -> None:
         """Unlock the folder. Call it once."""
         os.close(self._handle)
-
-
-def _tenant_of(record: Record) -> str:
-    return record.envelope.tenant_id if isinstance(record, LLMInteraction) else record.tenant_id
