@@ -172,6 +172,10 @@ def rebuild_lines(report: LedgerRebuildReport) -> list[RenderableType]:
     lines = [
         *(("from", log) for log in report.logs),
         ("before", f"{output.usd(report.knew_nusd)} USD spent"),
+        *(
+            ("wrong snapshot", f"{log}: the ledger was rebuilt from all its lines")
+            for log in report.differing
+        ),
         *(("discarded", one) for one in report.discarded),
         *_kept(report.kept),
         ("calls", f"{report.calls:,}, {report.in_doubt:,} of them in doubt"),

@@ -29,6 +29,7 @@ from agentic_trading.operate.choices import check_ledger_url
 from agentic_trading.operate.session_folder import SessionFolder
 from agentic_trading.platform import port_adapters
 from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.ledger_snapshots import LedgerRebuilds
 from agentic_trading.platform.port_adapters import boards_of, ledger_of
 
 BudgetEventKind = Literal["command", "warning", "expired", "denied", "in doubt", "overrun"]
@@ -199,6 +200,7 @@ class LedgerRebuildReport:
         restored: Limits and halts that the server had lost or had in an older version.
         limits: The limits that apply now.
         halts: The halts that apply now.
+        differing: Logs whose newest ledger snapshot differs from their lines. The rebuild uses the lines.
 
     """
 
@@ -215,6 +217,7 @@ class LedgerRebuildReport:
     restored: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     halts: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()
 
 
 async def rebuild_ledger(
@@ -243,6 +246,7 @@ async def rebuild_ledger(
     readers = [_LogReader(log, await asyncio.to_thread(_mode_of, log.parent)) for log in logs]
     for reader in readers:  # before the fence, so that an unreadable log does not close the ledger
         await reader.read_on(calls)
+    differing = [one.log for one in readers if await _snapshot_differs(one.log, tenant, one.mode, zone)]
     async with _opened(url, zone) as (ledger, controls):
         for name in (PLATFORM, tenant):  # so that an unreadable command does not close the ledger
             await _restored(controls, name, readers, writes=False)
@@ -275,6 +279,7 @@ async def rebuild_ledger(
         restored=(*(f"{one}, of every tenant" for one in platform.changes), *own.changes),
         limits=tuple(map(limit_types.limit_text, own.controls.limits)),
         halts=tuple(f"{one.scope} {one.id}" for one in (*platform.controls.halts, *own.controls.halts)),
+        differing=tuple(map(str, differing)),
     )
 
 
@@ -352,13 +357,7 @@ async def _lowered(
 
 
 async def _lower_totals(knew: Iterable[Balance], tenant: str, bookings: Sequence[LedgerEntry]) -> list[str]:
-    rebuilt = port_adapters.totals_ledger()
-    await rebuilt.restore(tenant, bookings)
-    found = {
-        (one.scope, one.id): one.spent.units
-        for one in await rebuilt.balances(tenant)
-        if one.window is limit_types.Window.NONE
-    }
+    found = await _totals(tenant, bookings)
     return [
         f"{one.scope} {one.id} {limit_types.amount_text(was, unit)} instead of {limit_types.amount_text(is_now, unit)}"
         for one in knew
@@ -368,6 +367,41 @@ async def _lower_totals(knew: Iterable[Balance], tenant: str, bookings: Sequence
         )
         if is_now < was
     ]
+
+
+async def _totals(
+    tenant: str, bookings: Sequence[LedgerEntry]
+) -> dict[tuple[limit_types.ScopeKind, str], tuple[int, int, int]]:
+    """Return the total of every scope."""
+    rebuilt = port_adapters.totals_ledger()
+    await rebuilt.restore(tenant, bookings)
+    return {
+        (one.scope, one.id): one.spent.units
+        for one in await rebuilt.balances(tenant)
+        if one.window is limit_types.Window.NONE
+    }
+
+
+async def _snapshot_differs(log: Path, tenant: str, mode: ClockMode, zone: tzinfo) -> bool:
+    """Whether the newest ledger snapshot in a log has other totals than the lines that it covers."""
+    async with aclosing(port_adapters.records_of(log)) as records:
+        snapshot = LedgerRebuilds(log, records, [tenant], mode, str(zone))
+        await snapshot.load()
+        if not (last := snapshot.read_from):
+            return False
+        lines = LedgerRebuild(tenant, mode)
+        async with aclosing(records.scan()) as entries:
+            async for entry in entries:
+                if entry.seq > last:
+                    break
+                with _placed(log, entry.seq):
+                    lines.read(entry.record)
+    sums = [await _totals(tenant, rebuild.entries()) for rebuild in (lines, snapshot.by_tenant[tenant])]
+    first, second = (
+        {key: spent for key, spent in one.items() if any(spent) and key[0] not in limit_types.SHORT_LIVED}
+        for one in sums
+    )
+    return first != second
 
 
 def _checked_url(ledger_url: str | None) -> str:

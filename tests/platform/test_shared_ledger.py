@@ -36,6 +36,7 @@ from agentic_trading.worker.active_claim import RecoveryReport, key_of
 from agentic_trading.worker.claim import Claim
 from agentic_trading.worker.claims.redis import RedisClaimStore
 from tests import redis_server
+from tests.build import event
 from tests.gateway import START
 from tests.platform.calls import SMALL_USD, asked, envelope, scripted, spent_nusd
 from tests.redis_server import RealServer
@@ -152,6 +153,26 @@ async def test_emptied_server_is_refused_on_opening(tmp_path: Path, own_redis: R
         with pytest.raises(LedgerRolledBackError, match="budget rebuild"):
             async with made(tmp_path / "desks", name, own_redis.url):
                 pass
+
+
+@pytest.mark.parametrize("is_wrong", [False, True], ids=["right", "wrong"])
+async def test_rebuild_names_log_with_wrong_snapshot(
+    tmp_path: Path, own_redis: RealServer, *, is_wrong: bool
+) -> None:
+    log = tmp_path / "desk-a" / "interactions.jsonl"
+    async with made(tmp_path, "desk-a", own_redis.url) as platform:
+        await asked_of_all([platform], 1)
+    async with aclosing(JsonFileInteractionStore(log)) as store:
+        line, head = await store.head()
+        fields = {"version": 1, "line": line, "head": head, "mode": "paper", "zone": "UTC"}
+        if is_wrong:
+            body = {"generation": 0, "mark": "", "sequence": 0, "snapshot": fields}
+            await store.record(event("ledger.checkpointed", body=body))
+
+    report = await rebuild_ledger([log], own_redis.url, "default")
+
+    assert report.differing == ((str(log),) if is_wrong else ())
+    assert report.charged_nusd > 0
 
 
 async def test_platform_reports_emptied_server_until_rebuild(tmp_path: Path, own_redis: RealServer) -> None:
