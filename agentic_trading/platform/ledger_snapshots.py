@@ -22,12 +22,15 @@ from agentic_trading.llm.facts import RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import ChainedRecord, InteractionStore, Record
 from agentic_trading.logger import get_logger
-from agentic_trading.platform.port_adapters import LOG_START, LogRecords, log_position
+from agentic_trading.platform.port_adapters import LOG_START, LogRecords, file_log_of, log_position
 
 log = get_logger()
 
 READ_EVERY_S: Final = 1.0
 """The interval at which new lines are read, so that a snapshot at the end has few of them to read."""
+
+MOST_KEPT: Final = 4_096
+"""The maximum number of records of this process that are kept until their lines are read."""
 
 
 class LedgerRebuilds:
@@ -64,6 +67,7 @@ class LedgerRebuilds:
         self._mode = mode
         self._by_tenant = {tenant: LedgerRebuild(tenant, mode, traces=traces) for tenant in tenants}
         self._known_to: dict[str, int] = {}
+        self._kept: dict[int, tuple[Record, bytes]] = {}
         self._position = LOG_START
         self._segment = LOG_START.first
 
@@ -111,6 +115,11 @@ class LedgerRebuilds:
             if not await self._records.count(RecordQuery(tenant=(tenant,))):
                 self._known_to[tenant] = max(self._known_to.values())
 
+    def keep(self, number: int, record: Record, raw: bytes) -> None:
+        """Keep a record, with its bytes, until its line is read. To parse it again would cost a quarter of a call."""
+        if number > self._position.head.seq and len(self._kept) < MOST_KEPT:
+            self._kept[number] = record, raw
+
     async def read_on(self) -> None:
         """Read the lines that were added."""
         lines = self._records.read_on(self._position, self.read_from, self._read)
@@ -124,8 +133,7 @@ class LedgerRebuilds:
     async def record_in(self, store: InteractionStore) -> None:
         """Read the lines that were added, and record a snapshot of every tenant.
 
-        Nothing is recorded if no tenant has a new record about money. The index of the log is brought up to
-        date too, so that the next start has few lines to index.
+        Nothing is recorded if no tenant has a new record about money.
         """
         await self.read_on()
         self._segment = self._position.first
@@ -139,7 +147,10 @@ class LedgerRebuilds:
                 await store.record(
                     body.as_event(event_id=id_, trace_id="budget", tenant_id=tenant, time=SystemClock().now())
                 )
-        await self._records.count(RecordQuery(kind=(LedgerCheckpointed.KIND,), after=head.seq))
+
+    async def index_lines(self) -> None:
+        """Bring the index of the log up to date, so that the next start has at most a segment to index."""
+        await self._records.count(RecordQuery(kind=(LedgerCheckpointed.KIND,), after=self._position.head.seq))
 
     @property
     def is_in_next_segment(self) -> bool:
@@ -147,7 +158,9 @@ class LedgerRebuilds:
         return self._position.first != self._segment
 
     def _read(self, line: ChainedRecord) -> None:
-        record = self._records.entry(line).record
+        record, raw = self._kept.pop(line.seq, (None, b""))
+        if record is None or raw != line.record:
+            record = self._records.entry(line).record
         tenant = tenant_of_record(record)
         rebuild = self._by_tenant.get(tenant)
         if rebuild is not None and line.seq > self._known_to.get(tenant, 0):
@@ -196,6 +209,9 @@ async def snapshots_on_record(rebuilds: LedgerRebuilds, store: InteractionStore)
     If the log cannot be read or written, this is logged, and the next start reads more lines.
     """
     stopping = asyncio.Event()
+    log_file = file_log_of(store)
+    if log_file is not None:
+        log_file.on_kept = rebuilds.keep
     async with asyncio.TaskGroup() as group:
         task = group.create_task(_follow(rebuilds, store, stopping), name="ledger-snapshots")
         try:
@@ -214,6 +230,7 @@ async def _follow(rebuilds: LedgerRebuilds, store: InteractionStore, stopping: a
             await rebuilds.read_on()
             if rebuilds.is_in_next_segment:
                 await rebuilds.record_in(store)
+                await rebuilds.index_lines()
         await rebuilds.record_in(store)
     except (StoreError, EventError) as e:
         log.warning("ledger_snapshot_missing", reason=str(e))

@@ -335,3 +335,30 @@ async def test_log_that_failed_ends_following(tmp_path: Path) -> None:
             await store.aclose()
 
         assert found.read_from == 0
+
+
+async def test_kept_record_counts_only_with_the_bytes_of_its_line(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        found = await rebuilds(store)
+        await spend(store, "a", "b")
+        lines = [line.record for batch in [await anext(store.follow())] for line in batch]
+        found.keep(2, ended("a", 9), lines[1])  # its own charge shows that the line is not parsed
+        found.keep(4, ended("b", 9), b"of another answer")
+        await found.read_on()
+
+        charges = {entry.request.key: entry.charged.nusd for entry in found.by_tenant["default"].entries()}
+        assert charges == {"a": 9, "b": 7}
+
+
+async def test_snapshot_with_kept_records_equals_the_whole_log(tmp_path: Path) -> None:
+    async with opened(tmp_path, segment_bytes=SMALL_SEGMENT) as store:
+        found = await rebuilds(store)
+        async with snapshots_on_record(found, store):
+            async with asyncio.TaskGroup() as group:
+                for number in range(20):
+                    group.create_task(spend(store, f"call-{number}"))
+
+        restored = await rebuilds(store)
+        assert restored.read_from == 40
+        assert sum(entry.charged.nusd for entry in restored.by_tenant["default"].entries()) == 20 * 7
+        assert sum(entry.charged.nusd for entry in await whole(store)) == 20 * 7

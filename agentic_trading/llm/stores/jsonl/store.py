@@ -393,6 +393,12 @@ class JsonFileInteractionStore:
         self._records = JsonlRecords(self.path, writer=self._writer)
         self._followers: set[asyncio.Event] = set()
         self._is_closed = False
+        self.on_kept: Callable[[int, store_api.Record, bytes], None] | None = None
+        """A function to call with each record that `store` and `record` were given, after the number of its line.
+
+        It also gets the bytes of the record. The line has other bytes if its record was kept before. The
+        function must not block.
+        """
 
     @property
     def records(self) -> JsonlRecords:
@@ -527,7 +533,10 @@ class JsonFileInteractionStore:
     async def _keep(self, record: store_api.Record) -> int:
         identity, wire = record_codec.identity_of(record), record_codec.wire_of(record)
         self._wake_followers()
-        return await self._writer.write(identity, wire)
+        number = await self._writer.write(identity, wire)
+        if self.on_kept is not None:
+            self.on_kept(number, record, wire)
+        return number
 
     def _wake_followers(self) -> None:
         for news in self._followers:
