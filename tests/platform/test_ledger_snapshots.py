@@ -353,10 +353,9 @@ async def test_kept_record_counts_only_with_the_bytes_of_its_line(tmp_path: Path
 async def test_snapshot_with_kept_records_equals_the_whole_log(tmp_path: Path) -> None:
     async with opened(tmp_path, segment_bytes=SMALL_SEGMENT) as store:
         found = await rebuilds(store)
-        async with snapshots_on_record(found, store):
-            async with asyncio.TaskGroup() as group:
-                for number in range(20):
-                    group.create_task(spend(store, f"call-{number}"))
+        async with snapshots_on_record(found, store), asyncio.TaskGroup() as group:
+            for number in range(20):
+                group.create_task(spend(store, f"call-{number}"))
 
         restored = await rebuilds(store)
         assert restored.read_from == 40
