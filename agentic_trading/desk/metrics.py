@@ -123,6 +123,27 @@ def deflated_sharpe(returns: Sequence[float], tried: Sequence[float]) -> float |
         The probability, or None if the returns do not differ.
 
     """
+    return _deflated(returns, _luck(tried))
+
+
+def deflated_sharpe_of(returns: Sequence[float], trials: int) -> float | None:
+    """Return the deflated Sharpe ratio of the best of `trials` whose own ratios are unknown.
+
+    The ratios are assumed to differ as much as those of independent strategies without skill, with a
+    deviation of 1 / sqrt(n - 1) for n returns.
+
+    Args:
+        returns: The returns of the chosen strategy.
+        trials: The number of tried strategies, the chosen one included.
+
+    Returns:
+        The probability, or None if the returns do not differ.
+
+    """
+    return _deflated(returns, _luck_of(trials, 1 / sqrt(len(returns) - 1) if len(returns) > 1 else 0.0))
+
+
+def _deflated(returns: Sequence[float], luck: float) -> float | None:
     moments = _moments(returns)
     if moments is None:
         return None
@@ -132,7 +153,7 @@ def deflated_sharpe(returns: Sequence[float], tried: Sequence[float]) -> float |
     skewness, kurtosis = (
         fsum(((each - mean) / spread) ** power for each in returns) / count for power in (3, 4)
     )
-    return _probability(mean / deviation, _luck(tried), count, skewness, kurtosis)
+    return _probability(mean / deviation, luck, count, skewness, kurtosis)
 
 
 def _probability(sharpe: float, luck: float, count: int, skewness: float, kurtosis: float) -> float | None:
@@ -146,7 +167,12 @@ def _luck(tried: Sequence[float]) -> float:
     if count < 2:
         return 0.0
     mean = fsum(tried) / count
-    deviation = sqrt(fsum((each - mean) ** 2 for each in tried) / (count - 1))
+    return _luck_of(count, sqrt(fsum((each - mean) ** 2 for each in tried) / (count - 1)))
+
+
+def _luck_of(count: int, deviation: float) -> float:
+    if count < 2:
+        return 0.0
     of_n, of_ne = (_NORMAL.inv_cdf(1 - 1 / size) for size in (count, count * e))
     return deviation * ((1 - _EULER_MASCHERONI) * of_n + _EULER_MASCHERONI * of_ne)
 

@@ -159,6 +159,10 @@ class SessionFolder:
         """The bars of one symbol that a run received."""
         return self.path / f"bars{_number(run)}-{symbol}.csv"
 
+    def page(self, run: int) -> Path:
+        """The page that `report` writes of a run."""
+        return self.path / f"report{_number(run)}.html"
+
     def last_run(self) -> int:
         """Return the number of the newest run. 0 if there is none."""
         run = 0
@@ -229,12 +233,12 @@ def replacing(path: Path) -> Generator[IO[bytes]]:
 
 
 @contextmanager
-def writing(path: Path) -> Generator[None]:
-    """Raise `StoreError` if the block cannot write a file."""
+def writing(path: Path, *, option: str = "--out") -> Generator[None]:
+    """Raise `StoreError` if the block cannot write a file. `option` is the one that named it."""
     try:
         yield
     except OSError as e:
-        raise StoreError(path, f"cannot be written ({e.strerror}). Choose another --out") from e
+        raise StoreError(path, f"cannot be written ({e.strerror}). Choose another {option}") from e
 
 
 ROWS_A_MARK = 256

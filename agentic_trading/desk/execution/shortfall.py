@@ -161,6 +161,10 @@ class Baseline:
         self._fills.extend(report for report in reports if isinstance(report, Fill))
         self._marks[bar.symbol] = bar.close
 
+    async def equity(self) -> Decimal:
+        """Return the equity at the last close."""
+        return (await self._exchange.account()).equity(self._marks)
+
     async def result(self) -> BaselineResult:
         """Return the result as of the last bar."""
         account = await self._exchange.account()
@@ -207,6 +211,15 @@ class Baselines:
         including the time to choose them.
         """
         return await self._market_now.result()
+
+    async def equities(self, cash: Decimal, symbols: Decimal) -> tuple[Decimal, Decimal]:
+        """Return the equity at the last close of holding all symbols, and of the same intents at the market.
+
+        To hold all symbols, an equal part of `cash` is invested in each of `symbols`. The part of a symbol
+        without a bar is cash.
+        """
+        gains = [EXACT.subtract(await each.equity(), cash) for each in self._held.values()]
+        return EXACT.add(cash, EXACT.divide(_sum(gains), symbols)), await self._market_now.equity()
 
     async def held(self) -> dict[str, BaselineResult]:
         """Return the result of holding each symbol."""

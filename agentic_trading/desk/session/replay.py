@@ -262,17 +262,18 @@ async def _setup(
         symbols=[source.symbol for source in manifest.data],
         data=manifest.data[0].name,
         plan=plan_on_record(manifest),
-        feeds=[await _feed(folder, manifest, source) for source in manifest.data],
+        feeds=[await recorded_feed(folder, manifest, source) for source in manifest.data],
         most_bars=None,
         answers=replayed_run(manifest, recorded),
         clock=trading.clock_for("backtest"),
     )
 
 
-async def _feed(folder: SessionFolder, manifest: RunManifest, source: DataSource) -> BarFeed:
+async def recorded_feed(folder: SessionFolder, manifest: RunManifest, source: DataSource) -> BarFeed:
+    """Return the bars that a run has saved for one symbol. Raises `StoreError` without their file."""
     path = folder.bars(manifest.run_number, source.symbol)
     if not await asyncio.to_thread(path.is_file):
-        raise StoreError(path, "is not there. A replay needs the bars of its run")
+        raise StoreError(path, "is not there. Replays and reports need the bars of their run")
     grid = await asyncio.to_thread(bar_grid, source)
     return trading.kept_feed(path, symbol=source.symbol, grid=grid)
 

@@ -15,6 +15,7 @@ from agentic_trading.desk.market.samples import PANELS, SAMPLES
 from agentic_trading.desk.metrics import Performance, performance
 from agentic_trading.desk.session import report, trading
 from agentic_trading.desk.session.feeds import without_symbol
+from agentic_trading.desk.session.run_resume import ScannableLog
 from agentic_trading.desk.session.session_run import BarCounts, SessionResult
 from agentic_trading.governance.limits import SHORT_LIVED
 from agentic_trading.governance.prices import price_advice
@@ -24,7 +25,6 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.models import Capabilities, Knowledge
 from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.store import InteractionStore
 from agentic_trading.operate.choices import pluralize
 from agentic_trading.operate.session_folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.platform.tables import Tables
@@ -36,12 +36,12 @@ async def report_of(
     manifest: RunManifest,
     folder: SessionFolder,
     played: SessionResult,
-    store: InteractionStore,
+    store: ScannableLog,
     tables: Tables,
     *,
     elapsed_s: float,
 ) -> report.RunReport:
-    """Return the report of a run that has ended."""
+    """Return the report of a run, from its result so far and the attempts in `store`."""
     # Attempts are read one by one and not kept, so that the memory does not grow with the session.
     attempts = await _attempts_of(manifest, store, tables)
     counters = played.counters
@@ -101,7 +101,7 @@ def _trade_counts(counters: SessionCounters) -> dict[str, Any]:
     }
 
 
-async def _attempts_of(manifest: RunManifest, store: InteractionStore, tables: Tables) -> "_Attempts":
+async def _attempts_of(manifest: RunManifest, store: ScannableLog, tables: Tables) -> "_Attempts":
     attempts = _Attempts(tables.capabilities)
     async for entry in store.scan(manifest.first_seq):
         if isinstance(entry.record, LLMInteraction):
@@ -109,13 +109,14 @@ async def _attempts_of(manifest: RunManifest, store: InteractionStore, tables: T
     return attempts
 
 
-def _is_portfolio(manifest: RunManifest) -> bool:
+def is_portfolio(manifest: RunManifest) -> bool:
+    """Return whether a planner traded the symbols of a run as one portfolio."""
     return manifest.data[0].name in PANELS
 
 
 def _assumed(manifest: RunManifest) -> list[str]:
     limits = trading.portfolio_limits(len(manifest.data))
-    return report.assumptions(trading.venue([]), limits if _is_portfolio(manifest) else TradingRules())
+    return report.assumptions(trading.venue([]), limits if is_portfolio(manifest) else TradingRules())
 
 
 class _Sums(TypedDict):
@@ -173,7 +174,7 @@ class _Attempts:
             self._unpriced[f"{result.provider}/{result.model_requested}", result.unpriced] += 1
         if result.bill_problem:
             self.bill_problems[result.bill_problem] += 1
-        self.outcomes[_outcome(result)] += 1
+        self.outcomes[attempt_outcome(result)] += 1
         if result.dispatched_at is not None and envelope.as_of is not None:
             self.knowledge[_knows(envelope, self._capabilities)] += 1
         if result.failure is not None and result.failure.category is FailureKind.BUDGET_EXHAUSTED:
@@ -246,7 +247,8 @@ def _data_report(source: DataSource, played: SessionResult) -> report.DataReport
     )
 
 
-def _outcome(result: LLMResult) -> str:
+def attempt_outcome(result: LLMResult) -> str:
+    """Return the outcome of an attempt: accepted, the kind of its failure, or not actionable."""
     if result.actionable:
         return "accepted"
     return result.failure.category if result.failure else "not actionable"
@@ -299,10 +301,10 @@ async def _baselines(manifest: RunManifest, played: SessionResult) -> _Baselines
         total = EXACT.add(total, EXACT.subtract(each.equity, cash))
     outcome = await played.baselines.market_now()
     # A portfolio is its own "market orders" baseline, because all its orders are market orders.
-    is_portfolio = _is_portfolio(manifest)
+    is_planned = is_portfolio(manifest)
     return _Baselines(
-        market_now_pnl=EXACT.subtract(_equity(played) if is_portfolio else outcome.equity, cash),
-        market_now_fills=played.fills if is_portfolio else outcome.fills,
+        market_now_pnl=EXACT.subtract(_equity(played) if is_planned else outcome.equity, cash),
+        market_now_fills=played.fills if is_planned else outcome.fills,
         buy_and_hold_pnl=EXACT.divide(total, len(manifest.data)).quantize(Decimal("0.01")),
     )
 

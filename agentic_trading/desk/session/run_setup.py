@@ -19,6 +19,7 @@ from agentic_trading.ids import derived_id, random_id
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities, Capability
 from agentic_trading.llm.provider import Providers
+from agentic_trading.llm.store import LogEntry
 from agentic_trading.operate.providers import (
     asked_providers,
     base_url_of,
@@ -175,6 +176,19 @@ async def recorded_attempts(
 
     Raises `StoreError` for a missing or broken log.
     """
+    async with aclosing(recorded_entries(folder, manifest, intact_lines=intact_lines)) as entries:
+        async for entry in entries:
+            if isinstance(entry.record, LLMInteraction):
+                yield entry.record
+
+
+async def recorded_entries(
+    folder: SessionFolder, manifest: RunManifest, *, intact_lines: int | None = None
+) -> AsyncGenerator[LogEntry]:
+    """Yield the records of one run of a session, up to line `intact_lines`.
+
+    Raises `StoreError` for a missing or broken log.
+    """
     following = await asyncio.to_thread(folder.last_seq, manifest)
     last_seq = min((line for line in (following, intact_lines) if line is not None), default=None)
     if last_seq is not None and last_seq <= manifest.first_seq:
@@ -184,8 +198,7 @@ async def recorded_attempts(
         aclosing(records.scan(manifest.first_seq)) as entries,
     ):
         async for entry in entries:
-            if isinstance(entry.record, LLMInteraction):
-                yield entry.record
+            yield entry
             if entry.seq == last_seq:
                 break
 

@@ -14,7 +14,7 @@ from agentic_trading.desk.analysis.check import check_cmt_assessment
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.analysis.rules import cmt_assessment_rule
 from agentic_trading.desk.exchange import Exchange
-from agentic_trading.desk.exchanges.account import TradingCosts
+from agentic_trading.desk.exchanges.account import PaperAccount, TradingCosts
 from agentic_trading.desk.exchanges.paper import PaperExchange
 from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
 from agentic_trading.desk.execution.candidates import fill_strategy_rule
@@ -24,7 +24,7 @@ from agentic_trading.desk.execution.order_router import OrderRouter, TradeJourna
 from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.execution.shortfall import Baselines
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
-from agentic_trading.desk.instrument import Instruments
+from agentic_trading.desk.instrument import USDT, Instruments
 from agentic_trading.desk.intents import AnalysisIntents, IntentSettings, SymbolDesk, TradingRules
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.feed import BarFeed, BarGrid
@@ -213,6 +213,15 @@ def venue(symbols: Iterable[str], data: str = "") -> PaperVenue:
 def paper_exchange(venue: PaperVenue) -> PaperExchange:
     """Return a paper exchange with the cash, costs and instruments of a venue."""
     return PaperExchange(venue.instruments, cash=venue.cash, costs=venue.costs, shares_cash=venue.shares_cash)
+
+
+def paper_account(venue: PaperVenue) -> PaperAccount:
+    """Return an account with the cash of a venue, to which recorded fills are applied."""
+    return PaperAccount(venue.cash, _currency(venue.instruments), venue.costs, allow_short=True)
+
+
+def _currency(instruments: Instruments) -> str:
+    return next((each.quote_currency for each in instruments.values()), USDT)
 
 
 def baselines(instruments: Instruments) -> Baselines:

@@ -1,0 +1,71 @@
+"""The cost of inference in the quote currency of a session, and the P&L net of it."""
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final, Self
+
+from agentic_trading.desk.instrument import EXACT, USDT
+from agentic_trading.llm.limits import NANO
+
+DOLLARS: Final = ("USD", USDT)
+"""Quote currencies that count as US dollars without a given rate."""
+
+_RATE: Final = re.compile(r"USD([A-Z]{3,8})=([0-9]{1,12}(?:\.[0-9]{1,12})?)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRate:
+    """The price of one US dollar in a quote currency, because inference is charged in dollars.
+
+    Attributes:
+        currency: The quote currency.
+        per_usd: The units of it for one dollar, above 0.
+
+    """
+
+    currency: str
+    per_usd: Decimal
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a rate such as `USDEUR=0.91`.
+
+        Raises:
+            ValueError: If the text is not a rate, or the rate is 0.
+
+        """
+        found = _RATE.fullmatch(text)
+        if found is None or not Decimal(found[2]):
+            raise ValueError(f"{text!r} is not a rate of one US dollar. Use a rate such as USDEUR=0.91.")
+        return cls(found[1], Decimal(found[2]))
+
+    @property
+    def name(self) -> str:
+        """The pair, such as `USDEUR`."""
+        return f"USD{self.currency}"
+
+    def cost(self, cost_nusd: int) -> Decimal:
+        """Return a cost of `cost_nusd` nano-dollars in the quote currency, exactly."""
+        return EXACT.multiply(EXACT.divide(cost_nusd, NANO), self.per_usd)
+
+    def net(self, pnl: Decimal, cost_nusd: int) -> Decimal:
+        """Return a P&L in the quote currency, less the cost of its inference."""
+        return EXACT.subtract(pnl, self.cost(cost_nusd))
+
+
+def rate_for(currency: str, given: InferenceRate | None = None) -> InferenceRate | None:
+    """Return the rate for a quote currency: the given one, or 1 for a dollar.
+
+    USDT counts as a dollar. For other currencies no rate is assumed.
+
+    Raises:
+        ValueError: If the given rate is for another currency.
+
+    """
+    if given is not None:
+        if given.currency != currency:
+            allowed = "no rate" if currency in DOLLARS else f"a rate such as USD{currency}=0.91"
+            raise ValueError(f"{given.name}, and the P&L is in {currency}. Use {allowed}.")
+        return given
+    return InferenceRate(currency, Decimal(1)) if currency in DOLLARS else None

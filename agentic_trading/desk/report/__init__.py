@@ -1,0 +1,1 @@
+"""The report of a session: one page, made from the record alone."""

@@ -1,0 +1,188 @@
+"""Charts as shapes with their coordinates, which a template writes as SVG without script."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import ceil, floor, log10
+
+DAY_S = 86_400
+STEPS_S = (300, 900, 3_600, 3 * 3_600, 6 * 3_600, 12 * 3_600, DAY_S, 2 * DAY_S, 7 * DAY_S, 14 * DAY_S)
+LETTER = 6.4
+"""The width of a letter of a label, for the space that labels need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A path with its class in the style sheet, and its tooltip."""
+
+    kind: str
+    path: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChartLabel:
+    """A text in a chart. `anchor` is the class of its alignment: start, middle or end."""
+
+    anchor: str
+    x: str
+    y: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawn chart. `name` describes it for screen readers."""
+
+    name: str
+    width: int
+    height: int
+    shapes: tuple[Shape, ...]
+    labels: tuple[ChartLabel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The size of a chart. `left` is the space for the labels of values, and `strip` that for rows of marks."""
+
+    width: int
+    height: int
+    left: int = 62
+    strip: int = 0
+
+
+RIGHT, TOP, BOTTOM, ROW = 8, 8, 22, 14
+
+
+class Plot:
+    """Draws a chart with time from left to right.
+
+    Args:
+        times: The times of all points, in order, at least one.
+        low: The lowest value.
+        high: The highest value.
+        size: The size.
+        is_share: Whether values are fractions, which labels show as percentages.
+
+    """
+
+    def __init__(
+        self, times: Sequence[datetime], low: float, high: float, size: Size, *, is_share: bool = False
+    ) -> None:
+        room = (high - low) * 0.04 or abs(high) * 0.01 or 1.0
+        self._begin, self._end = times[0], times[-1]
+        self._low, self._high = low - room, high if is_share else high + room
+        self._size = size
+        self._shapes: list[Shape] = []
+        self._labels: list[ChartLabel] = []
+        self._draw_values(is_share=is_share)
+        self._draw_times()
+
+    @property
+    def bottom(self) -> float:
+        """The lower edge of the area of values."""
+        return self._size.height - BOTTOM - self._size.strip
+
+    def x(self, at: datetime) -> float:
+        """Return the place of a time."""
+        span = (self._end - self._begin) / timedelta(seconds=1) or 1.0
+        width = self._size.width - self._size.left - RIGHT
+        return self._size.left + (at - self._begin) / timedelta(seconds=1) / span * width
+
+    def y(self, value: float) -> float:
+        """Return the place of a value."""
+        return TOP + (self._high - value) / (self._high - self._low) * (self.bottom - TOP)
+
+    def line(self, kind: str, points: Iterable[tuple[datetime, float]], title: str = "") -> None:
+        """Draw a line through points."""
+        steps = [f"{x:.1f} {y:.1f}" for x, y in self._thinned(points)]
+        self._shapes.append(Shape(kind, f"M{'L'.join(steps)}", title))
+
+    def area(self, kind: str, points: Iterable[tuple[datetime, float]]) -> None:
+        """Fill the area between points and the value 0."""
+        places, zero = list(self._thinned(points)), self.y(0)
+        steps = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+        path = f"M{places[0][0]:.1f} {zero:.1f}L{steps}L{places[-1][0]:.1f} {zero:.1f}Z"
+        self._shapes.append(Shape(kind, path))
+
+    def band(self, kind: str, begin: datetime, end: datetime, title: str = "") -> None:
+        """Shade a time span."""
+        self._box(kind, self.x(begin), TOP, max(0.6, self.x(end) - self.x(begin)), self.bottom - TOP, title)
+
+    def arrow(self, kind: str, at: datetime, value: float, title: str, *, is_up: bool) -> None:
+        """Draw a triangle whose tip is at a point."""
+        side = "l-4.5 8h9z" if is_up else "l-4.5-8h9z"
+        self._shapes.append(Shape(kind, f"M{self.x(at):.1f} {self.y(value):.1f}{side}", title))
+
+    def row(self, number: int, name: str) -> float:
+        """Name a row of marks below the values, and return its upper edge."""
+        top = self.bottom + 6 + number * ROW
+        self._labels.append(ChartLabel("end", f"{self._size.left - 6}", f"{top + 9:.1f}", name))
+        return top
+
+    def tick(self, kind: str, at: datetime, top: float, title: str) -> None:
+        """Draw a mark in a row."""
+        self._box(kind, self.x(at) - 1.5, top, 3, ROW - 4, title)
+
+    def chart(self, name: str) -> Chart:
+        """Return the chart."""
+        return Chart(name, self._size.width, self._size.height, tuple(self._shapes), tuple(self._labels))
+
+    def _box(self, kind: str, x: float, y: float, width: float, height: float, title: str) -> None:
+        path = f"M{x:.1f} {y:.1f}h{width:.1f}v{height:.1f}h{-width:.1f}z"
+        self._shapes.append(Shape(kind, path, title))
+
+    def _draw_values(self, *, is_share: bool) -> None:
+        spelled = "{:.0%}" if is_share and self._high - self._low > 0.02 else "{:.1%}" if is_share else ""
+        ticks = list(round_values(self._low, self._high, max(2, int((self.bottom - TOP) / 40))))
+        digits = max(0, -floor(log10(ticks[1] - ticks[0]))) if len(ticks) > 1 else 2
+        for value in ticks:
+            text = spelled.format(value + 0.0) if spelled else f"{value:,.{digits}f}"
+            y = self.y(value)
+            width = self._size.width - self._size.left - RIGHT
+            self._shapes.append(Shape("grid", f"M{self._size.left} {y:.1f}h{width}"))
+            self._labels.append(ChartLabel("end", f"{self._size.left - 6}", f"{y + 4:.1f}", text))
+
+    def _draw_times(self) -> None:
+        span_s = (self._end - self._begin).total_seconds()
+        is_of_days = span_s > 2 * DAY_S
+        most = (self._size.width - self._size.left) / (LETTER * (9 if is_of_days else 14))
+        enough = [step for step in STEPS_S if span_s / step <= most and (step >= DAY_S or not is_of_days)]
+        step = enough[0] if enough else ceil(span_s / most / (28 * DAY_S)) * 28 * DAY_S
+        at = datetime.fromtimestamp(ceil(self._begin.timestamp() / step) * step, self._begin.tzinfo)
+        form = "%b %Y" if span_s > 400 * DAY_S else "%d %b" if is_of_days else "%d %b %H:%M"
+        while at <= self._end:
+            x, text = self.x(at), f"{at:{form}}"
+            half = len(text) * LETTER / 2
+            if x - half >= self._size.left - 20 and x + half <= self._size.width:
+                self._labels.append(ChartLabel("middle", f"{x:.1f}", f"{self._size.height - 5}", text))
+            at += timedelta(seconds=step)
+
+    def _thinned(self, points: Iterable[tuple[datetime, float]]) -> Iterator[tuple[float, float]]:
+        """Yield the places of points: of each column of pixels the lowest and the highest, in their order."""
+        column = -1
+        kept: list[tuple[float, float]] = []
+        for at, value in points:
+            x, y = self.x(at), self.y(value)
+            if int(x) != column:
+                yield from kept
+                column, kept = int(x), [(x, y)]
+            elif y < min(each[1] for each in kept):
+                kept = [max(kept, key=lambda each: each[1]), (x, y)]
+            elif y > max(each[1] for each in kept):
+                kept = [min(kept, key=lambda each: each[1]), (x, y)]
+        yield from kept
+
+
+def round_values(low: float, high: float, most: int) -> Iterator[float]:
+    """Yield about `most` round values between two numbers: multiples of 1, 2 or 5 times a power of ten."""
+    raw = (high - low) / most
+    power = 10.0 ** floor(log10(raw))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
+    for number in range(ceil(low / step), floor(high / step) + 1):
+        yield number * step
+
+
+def bar_shape(value: float, most: float) -> str:
+    """Return the path of a horizontal bar in a box of 100 by 10."""
+    return f"M0 1h{max(0.5, 100 * value / most) if most > 0 else 0:.1f}v8H0z"

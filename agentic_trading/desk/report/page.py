@@ -1,0 +1,381 @@
+"""The page of a run: views with texts that are ready to print, and their HTML."""
+
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, Final
+
+from agentic_trading.desk.inference import DOLLARS
+from agentic_trading.desk.report.assumptions import AssumptionRow, ReportTerms, assumption_rows
+from agentic_trading.desk.report.chart import Chart, bar_shape
+from agentic_trading.desk.report.drawing import PriceChart, equity_charts, price_charts
+from agentic_trading.desk.report.figures import Period, RoundTrip, days, months, round_trips
+from agentic_trading.desk.report.record import AttemptOnRecord, RecordedRun, cost_by
+from agentic_trading.llm.limits import NANO
+from agentic_trading.operate.choices import pluralize
+
+MOST_TRIPS: Final = 200
+"""Round trips on the page. All are in `fills.csv`."""
+PREFIX: Final = 8
+MOST_DIGESTS: Final = 4
+QUANTILES: Final = (50, 95, 99)
+"""The quantiles of latency, in percent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A figure in the head of the page. `tone` is good, bad or empty."""
+
+    name: str
+    value: str
+    note: str
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A count with its bar. `path` is in a box of 100 by 10."""
+
+    name: str
+    value: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class BarTable:
+    """Counts of one kind."""
+
+    name: str
+    bars: tuple[Bar, ...]
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TripRow:
+    """A round trip. `why` is the command that explains it."""
+
+    symbol: str
+    side: str
+    opened: str
+    closed: str
+    ended_by: str
+    pnl: str
+    tone: str
+    fees: str
+    inference: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodRow:
+    """A day or a month."""
+
+    name: str
+    share: str
+    pnl: str
+    tone: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A fact with its name. `is_code` is set for digests and commands."""
+
+    name: str
+    text: str
+    is_code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    """Everything on the page of a run."""
+
+    title: str
+    subtitle: str
+    place: str
+    warnings: tuple[str, ...]
+    claim: str
+    tiles: tuple[Tile, ...]
+    equity: tuple[Chart, ...]
+    drawdown: tuple[Chart, ...]
+    legend: tuple[tuple[str, str], ...]
+    prices: tuple[PriceChart, ...]
+    plans: tuple[tuple[str, ...], ...]
+    decisions: tuple[BarTable, ...]
+    facts: tuple[Fact, ...]
+    calls: tuple[BarTable, ...]
+    trips: tuple[TripRow, ...]
+    trips_note: str
+    has_symbols: bool
+    days: tuple[PeriodRow, ...]
+    months: tuple[PeriodRow, ...]
+    assumptions: tuple[AssumptionRow, ...]
+    record: tuple[Fact, ...]
+    commands: tuple[Fact, ...]
+
+
+def page_of(run: RecordedRun, terms: ReportTerms) -> SessionPage:
+    """Return the page of a run.
+
+    It depends on the record and the terms only, so that a second page has equal bytes.
+    """
+    report, trips = run.report, round_trips(run)
+    by_day = days(run.points, report.equity_start)
+    by_month = months(run.points, report.equity_start)
+    return SessionPage(
+        title=_title(run),
+        subtitle=_subtitle(run),
+        place=f"session {report.session_id} · run {report.run_number} · {report.mode}",
+        warnings=tuple(_warnings(run)),
+        claim=_claim(run),
+        tiles=tuple(_tiles(run, terms, trips)),
+        **_charts(run, trips),
+        plans=tuple(_plans(run)),
+        decisions=tuple(_decisions(run)),
+        facts=tuple(_facts(run)),
+        calls=tuple(_calls(run)),
+        trips=tuple(_trip(run, each) for each in trips[:MOST_TRIPS]),
+        trips_note=_trips_note(run, trips),
+        has_symbols=len(report.data) > 1,
+        days=tuple(map(_period, by_day)),
+        months=tuple(map(_period, by_month)) if len(by_month) > 1 else (),
+        assumptions=tuple(assumption_rows(run, trips, terms)),
+        record=tuple(_record(run)),
+        commands=tuple(_commands(run)),
+    )
+
+
+def html_of(page: SessionPage) -> str:
+    """Return a page as one HTML file without script, whose policy allows only its own style."""
+    style = _packaged("style.css")
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    return str(_template().render(page=page, style=style, digest=digest))
+
+
+@cache
+def _packaged(name: str) -> str:
+    return files("agentic_trading.desk.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> Any:
+    import jinja2  # noqa: PLC0415 - a run without a page does not need it
+
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(_packaged("session.html.j2"))
+
+
+def money(amount: Decimal) -> str:
+    """Return an amount with a sign and two decimals."""
+    return f"{amount:+,.2f}"
+
+
+def dollars(nusd: int, digits: int = 4) -> str:
+    """Return nano-dollars as dollars."""
+    return f"{Decimal(nusd) / NANO:,.{digits}f}"
+
+
+def moment(at: datetime | None) -> str:
+    """Return a time in UTC, without seconds."""
+    return f"{at:%Y-%m-%d %H:%M}" if at else "–"
+
+
+def _tone(amount: Decimal | float) -> str:
+    return "good" if amount > 0 else "bad" if amount < 0 else ""
+
+
+def words(name: str) -> str:
+    """Return a stored word for a reader."""
+    return name.replace("_", " ")
+
+
+def _title(run: RecordedRun) -> str:
+    report = run.report
+    symbols = [each.symbol for each in report.data]
+    what = report.data[0].name if run.is_portfolio or len(symbols) > 4 else " and ".join(symbols)
+    return f"{what} · {report.provider}/{report.model}" if report.model else f"{what} · {report.provider}"
+
+
+def _subtitle(run: RecordedRun) -> str:
+    data = run.report.data
+    first = min((each.first for each in data if each.first), default=None)
+    last = max((each.last for each in data if each.last), default=None)
+    stocks = f"{pluralize(len(data), 'symbol')}, " if len(data) > 1 else ""
+    return f"{stocks}{pluralize(sum(each.bars for each in data), 'bar')}, {moment(first)} to {moment(last)} UTC. Orders are filled on paper."
+
+
+def _warnings(run: RecordedRun) -> Iterator[str]:
+    manifest, broken = run.manifest, run.log.of_run((run.report.session_id, run.report.run_number))
+    for finding in broken:
+        place = f"{finding.file.name}, line {finding.line}" if finding.line else finding.file.name
+        yield f"The record is {finding.verdict}. {place}: {finding.reason}. The page shows the lines before it."
+    if manifest.interrupted:
+        yield "The run was interrupted. The page shows it up to its last closed bar."
+
+
+def _claim(run: RecordedRun) -> str:
+    samples = [each.symbol for each in run.report.data if each.is_sample]
+    if run.report.provider == "rules" and samples:
+        return "The bars ship with the package, and the rules were written with them in view."
+    knowledge = run.report.knowledge
+    if knowledge.get("post_cutoff") == sum(knowledge.values()) > 0:
+        return "The period is after the training cutoff of the model, but this is one run of one period."
+    return "The model may have seen this period in training, and this is one run of one period."
+
+
+def _tiles(run: RecordedRun, terms: ReportTerms, trips: Sequence[RoundTrip]) -> Iterator[Tile]:
+    report, currency = run.report, run.currency
+    first_cost = sum(each.first_cost_nusd for each in run.attempts)
+    is_recorded = first_cost != report.cost_nusd
+    yield Tile("P&L after fees", money(report.pnl), currency, _tone(report.pnl))
+    note = f"USD, of the recorded calls. This run paid {dollars(report.cost_nusd)}" if is_recorded else "USD"
+    yield Tile("cost of inference", dollars(first_cost), note)
+    if terms.rate is None:
+        missing = f"not shown: P&L is in {currency}. Pass --inference-rate USD{currency}=RATE"
+        yield Tile("P&L net of inference", "–", missing)
+    else:
+        net = terms.rate.net(report.pnl, first_cost)
+        assumed = "" if currency == DOLLARS[0] else f", at 1 USD = {terms.rate.per_usd} {currency}"
+        yield Tile("P&L net of inference", money(net), f"{currency}{assumed}", _tone(net))
+    yield Tile("buy and hold", money(report.buy_and_hold_pnl), f"{currency}, after fees")
+    fall = report.performance.max_drawdown if report.performance else None
+    yield Tile("largest drawdown", "–" if fall is None else f"{fall:.2%}", "from an earlier peak")
+    closed = [trip for trip in trips if trip.closed]
+    won = sum(trip.pnl > 0 for trip in closed)
+    yield Tile("round trips", f"{len(closed):,}", f"{won:,} with a gain")
+    if closed:
+        each = f"{Decimal(first_cost) / NANO / len(closed):,.4f}"
+        yield Tile("inference per round trip", each, "USD, of all calls")
+
+
+def _charts(run: RecordedRun, trips: Sequence[RoundTrip]) -> dict[str, Any]:
+    if not run.points:
+        return {"equity": (), "drawdown": (), "legend": (), "prices": ()}
+    equity, drawdown = equity_charts(run)
+    ends = run.points[-1]
+    legend = [("session", f"this session, {ends.equity:,.2f}"), ("held", f"buy and hold, {ends.held:,.2f}")]
+    if not run.is_portfolio:
+        legend.append(("market", f"the same intents as market orders, {ends.market_now:,.2f}"))
+    return {
+        "equity": equity,
+        "drawdown": drawdown,
+        "legend": tuple(legend),
+        "prices": tuple(price_charts(run, trips)),
+    }
+
+
+def _plans(run: RecordedRun) -> Iterator[tuple[str, ...]]:
+    for plan in run.report.plans:
+        chosen = ", ".join(
+            f"{words(name)} {value}" for name, value in plan.params.items() if name != "strategy_type"
+        )
+        skill = "–" if plan.deflated_sharpe is None else f"{plan.deflated_sharpe:.2f}"
+        yield moment(plan.as_of), words(plan.regime), chosen, f"{plan.tried:,}", skill
+
+
+def _table(name: str, counts: Mapping[str, int], tone: str = "") -> BarTable:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    most = max(counts.values(), default=0)
+    return BarTable(name, tuple(Bar(words(key), f"{n:,}", bar_shape(n, most)) for key, n in ordered), tone)
+
+
+def _decisions(run: RecordedRun) -> Iterator[BarTable]:
+    for workflow, verdicts in run.report.decisions.items():
+        yield _table(f"Decisions, {workflow}", verdicts)
+    reasons = Counter[str]()
+    for workflow, counts in run.report.no_decisions.items():
+        reasons.update({f"{workflow}: {reason}": n for reason, n in counts.items()})
+    yield _table("No decision, by reason", reasons, "warn")
+
+
+def _calls(run: RecordedRun) -> Iterator[BarTable]:
+    yield _table("Attempts, by outcome", run.report.attempts_by_outcome)
+    costs = cost_by(run.attempts, "workflow")
+    most = max(costs.values(), default=0)
+    bars = [Bar(name, f"{dollars(n)} USD", bar_shape(n, most)) for name, n in costs.most_common()]
+    yield BarTable("Cost of inference, by workflow", tuple(bars), "warn")
+
+
+def _facts(run: RecordedRun) -> Iterator[Fact]:
+    report, sent = run.report, [each for each in run.attempts if each.sent]
+    yield Fact("attempts", f"{report.attempts:,}, of which {report.sent:,} were sent")
+    yield Fact("tokens", f"{report.input_tokens:,} in, {report.output_tokens:,} out")
+    yield Fact("latency", _latency(sent))
+    fixed = sum(each.fixes > 0 for each in run.attempts)
+    yield Fact("answers repaired", f"{fixed:,}, with {pluralize(sum(e.fixes for e in run.attempts), 'change')}")
+    yield Fact("in doubt", f"{pluralize(report.in_doubt, 'call')}, charged in full" if report.in_doubt else "0")
+    for kind, outcomes in report.injected.items():
+        found = ", ".join(f"{n:,} {name}" for name, n in outcomes.items())
+        yield Fact(f"injected {words(kind)}", found or "0")
+    orders = f"{report.orders:,} sent, {pluralize(report.fills, 'fill')}, fees {report.fees:,.2f} {run.currency}"
+    yield Fact("orders", orders)
+
+
+def _latency(sent: Sequence[AttemptOnRecord]) -> str:
+    ordered = sorted(each.latency_ms for each in sent)
+    if not ordered:
+        return "–"
+    places = [(percent, ordered[(len(ordered) - 1) * percent // 100]) for percent in QUANTILES]
+    return ", ".join(f"{value:,.0f} ms ({percent} %)" for percent, value in places)
+
+
+def _trip(run: RecordedRun, trip: RoundTrip) -> TripRow:
+    why = f"agentic-trading trace why {trip.fill_id[:PREFIX]} --store {run.folder.path}"
+    return TripRow(
+        symbol=trip.symbol,
+        side=f"{'long' if trip.is_long else 'short'} {trip.quantity.normalize():f}",
+        opened=moment(trip.opened),
+        closed=moment(trip.closed) if trip.closed else "still open",
+        ended_by=words(trip.ended_by) or "–",
+        pnl=money(trip.pnl),
+        tone=_tone(trip.pnl),
+        fees=f"{trip.fees:,.2f}",
+        inference=dollars(trip.inference_nusd),
+        why=why,
+    )
+
+
+def _trips_note(run: RecordedRun, trips: Sequence[RoundTrip]) -> str:
+    used = sum(trip.inference_nusd for trip in trips)
+    rest = sum(each.first_cost_nusd for each in run.attempts) - used
+    shown = f"The first {MOST_TRIPS} of {len(trips):,}. " if len(trips) > MOST_TRIPS else ""
+    return (
+        f"{shown}P&L is after fees, in {run.currency}. Inference is the cost of the calls that led to the trades. "
+        f"A call that led to several round trips counts for the first. Other calls cost {dollars(rest)} USD."
+    )
+
+
+def _period(period: Period) -> PeriodRow:
+    return PeriodRow(period.name, f"{period.share:+.2%}", money(period.pnl), _tone(period.pnl))
+
+
+def _record(run: RecordedRun) -> Iterator[Fact]:
+    manifest = run.manifest
+    digest = f"sha256:{manifest.digest}" if manifest.digest else "none, because the run has not ended"
+    yield Fact("decision log", digest, is_code=True)
+    if len(run.bars_sha256) <= MOST_DIGESTS:
+        for symbol, found in run.bars_sha256.items():
+            yield Fact(f"bars of {symbol}", f"sha256:{found}", is_code=True)
+    else:
+        yield Fact("bars", f"{len(run.bars_sha256)} files. Their checksums are in `run.ended` of the log")
+    yield Fact("configuration", f"sha256:{manifest.config_sha256}" if manifest.config_sha256 else "–", is_code=True)
+    yield Fact("log", f"{run.log.verdict}, {pluralize(run.log.lines, 'line')}, head {run.log.head}", is_code=True)
+    yield Fact("package", f"agentic-trading {manifest.package}")
+    yield Fact("seed", manifest.seed)
+    yield Fact("faults injected", manifest.inject or "0")
+
+
+def _commands(run: RecordedRun) -> Iterator[Fact]:
+    folder, number = run.folder.path, run.report.run_number
+    which = f" --run {number}" if number > 1 else ""
+    incomplete = "" if run.manifest.digest else " --allow-incomplete"
+    yield Fact("The same decisions, offline", f"agentic-trading replay run {folder}{which}{incomplete}")
+    yield Fact("A check of the record", f"agentic-trading audit verify {folder}")
+
