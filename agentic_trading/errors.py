@@ -8,7 +8,6 @@ from typing import Final
 
 EXTRAS: Final[Mapping[str, str]] = MappingProxyType({
     "duckdb": "export",
-    "jinja2": "desk",
     "json_repair": "salvage",
     "matplotlib": "desk",
     "numpy": "desk",

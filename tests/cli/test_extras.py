@@ -15,15 +15,12 @@ PORTFOLIO = ("run", "--data", "sp500-sample", "--provider", "rules", "--bars", "
     ("missing", "words"),
     [
         ("numpy", PROPOSE),
-        ("jinja2", PROPOSE),
         ("matplotlib", (*PROPOSE, "--plot", "equity.png")),
         ("numpy", ("strategy", "show", "params.json")),
-        ("jinja2", ("strategy", "code", "params.json")),
         ("matplotlib", ("strategy", "backtest", "params.json", "--plot", "equity.png")),
         ("duckdb", ("audit", "export", "log.jsonl", "--to", "out")),
         ("duckdb", ("audit", "verify", "--export", "out")),
         ("numpy", PORTFOLIO),
-        ("jinja2", PORTFOLIO),
         ("xllamacpp", ("run", "--data", "btcusdt-5m", "--provider", "local", "--yes", "--bars", "5")),
     ],
 )

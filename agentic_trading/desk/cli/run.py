@@ -185,6 +185,10 @@ Resume = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, without a progress bar.")]
 
+Page = Annotated[
+    bool, typer.Option("--report", help="Also write the page of the run, as `report` does.")
+]
+
 
 def run_command(
     *,
@@ -216,6 +220,7 @@ def run_command(
     principal: PrincipalOption = "",
     estimate: HowEstimated = "bound",
     yes: Yes = False,
+    report: Page = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a trading session: ask models within a budget, fill orders on paper, and record everything.
@@ -245,7 +250,7 @@ def run_command(
         record=record or base_url is not None,
         **session,
     )
-    run_and_print(options, yes=yes, as_json=as_json)
+    run_and_print(options, yes=yes, as_json=as_json, page=report)
 
 
 def _started(path: Path | None, **given: Any) -> tuple[Path, Any]:

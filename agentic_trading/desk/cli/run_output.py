@@ -11,6 +11,7 @@ from rich.progress import Progress as ProgressBar
 from agentic_trading.cancellation import run_async
 from agentic_trading.cli.exits import ExitCode, confirm, say, stop
 from agentic_trading.cli.output import PlainConsole, print_table, show_json, terminal_is_watching, usd
+from agentic_trading.desk.cli.report import write_report
 from agentic_trading.desk.cli.summary import summary
 from agentic_trading.desk.session.options import RunOptions
 from agentic_trading.desk.session.preflight import Preflight, preflight
@@ -102,8 +103,11 @@ def no_bar() -> Iterator[OnProgress]:
     yield lambda _now: None
 
 
-def run_and_print(options: RunOptions, *, yes: bool, as_json: bool) -> None:
-    """Run a session and print its report. If it asks models, the user confirms the cost first."""
+def run_and_print(options: RunOptions, *, yes: bool, as_json: bool, page: bool = False) -> None:
+    """Run a session and print its report. If it asks models, the user confirms the cost first.
+
+    With `page`, the page of the run is written too.
+    """
     progress = bar_on_standard_error() if terminal_is_watching() and not as_json else no_bar()
     if options.asks_models:
         _confirm_cost(options, yes=yes)
@@ -117,7 +121,9 @@ def run_and_print(options: RunOptions, *, yes: bool, as_json: bool) -> None:
     if as_json:
         show_json(report)
     else:
-        print_table(summary(report))
+        print_table(summary(report, has_page=page))
+    if page:
+        write_report(options.out, run=report.run_number, err=True)
     if report.interrupted:
         say("Interrupted. To continue after the last closed bar, repeat the command with --resume.", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED)

@@ -198,4 +198,4 @@ def _require_desk(*, plot: Path | None = None) -> None:
     """Raise `MissingExtraError` if a package that the command needs is not installed."""
     # Checked first, because otherwise calls would be paid for before their code fails to render or the chart
     # to draw.
-    require_extra("numpy", "jinja2", *(("matplotlib",) if plot else ()))
+    require_extra("numpy", *(("matplotlib",) if plot else ()))

@@ -15,6 +15,7 @@ from agentic_trading.desk.market.samples import PANELS
 from agentic_trading.desk.metrics import Performance
 from agentic_trading.desk.planning.events import PlanChosen
 from agentic_trading.desk.session.replay import ReplayReport
+from agentic_trading.desk.session import report as reports
 from agentic_trading.desk.session.report import DataReport, MarketYear, RefusedBudget, RunReport
 from agentic_trading.operate.budget_log import GOVERNED
 from agentic_trading.operate.choices import pluralize
@@ -23,27 +24,16 @@ RULES: Final = "rules"
 LOCAL: Final = "local"
 SHORTFALL: Final = "shortfall"
 IN_SAMPLE: Final = "in sample: the rules were written with this sample in view"
-FAULT_NAMES: Final = {"cut": "truncated"}
-"""The printed names of fault kinds that have another name in the log."""
-FAULT_OUTCOMES: Final = {
-    "mended, then accepted": "repaired, accepted",
-    "asked again, then accepted": "re-asked, accepted",
-    "tried again, then accepted": "retried, accepted",
-}
-"""The printed words for the outcomes of injected faults, by their keys in the report."""
 MOST_YEARLY: Final = 100.0
 """Largest yearly rate that is printed, as a fraction. A larger rate means that the session was too short."""
 A_DAY: Final = timedelta(days=1)
-KNOWLEDGE: Final = {
-    "in_sample": "in sample",
-    "post_cutoff": "after the training cutoff",
-    "unknown": "training cutoff unknown",
-}
-"""The printed words for whether the training data of a model may include the period."""
 
 
-def summary(report: RunReport) -> RenderableType:
-    """Return the summary of a run: market, result, decisions, calls, orders, files, and next commands."""
+def summary(report: RunReport, *, has_page: bool = False) -> RenderableType:
+    """Return the summary of a run: market, result, decisions, calls, orders, files, and next commands.
+
+    With `has_page`, the page of the run is written anyway, and its command is left out.
+    """
     return Group(
         Text(
             f"Session {report.session_id} · run {report.run_number} · {report.mode} · {_who(report)}", "bold"
@@ -64,11 +54,11 @@ def summary(report: RunReport) -> RenderableType:
         output.facts(_record(report)),
         output.unbroken("digest", f"sha256:{report.digest}"),
         output.heading("Next"),
-        *(output.command_line(command) for command in next_steps(report)),
+        *(output.command_line(command) for command in next_steps(report, has_page=has_page)),
     )
 
 
-def next_steps(report: RunReport) -> list[str]:
+def next_steps(report: RunReport, *, has_page: bool = False) -> list[str]:
     """Return commands that show more of the run."""
     session = report.log.parent
     why = (
@@ -79,9 +69,11 @@ def next_steps(report: RunReport) -> list[str]:
     run = f" --run {report.run_number}" if report.run_number > 1 else ""
     reasons = {reason for skipped in report.no_decisions.values() for reason in skipped}
     refused = [f"agentic-trading budget history --store {session}"] if reasons & GOVERNED else []
+    page = [] if has_page else [f"agentic-trading report {session}{run}"]
     return [
         *why,
         *refused,
+        *page,
         f"agentic-trading trace list --store {session}",
         f"agentic-trading spend --by workflow,model --store {session}",
         f"agentic-trading replay run {session}{run} --workers 8",
@@ -181,7 +173,7 @@ def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
         for name, fed in fed_as.items():
             yield f"P&L on {name}", IN_SAMPLE if fed.is_sample else "unknown: your own data"
     else:
-        calls = {KNOWLEDGE.get(mark, mark): calls for mark, calls in report.knowledge.items()}
+        calls = {reports.KNOWLEDGE.get(mark, mark): calls for mark, calls in report.knowledge.items()}
         yield "P&L by training cutoff", f"in calls: {output.counts(calls)}"
 
 
@@ -251,8 +243,8 @@ def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
         yield "calls allowed", f"{report.max_calls:,} (--max-calls){unheard}"
     for kind, outcomes in report.injected.items():
         hits = sum(outcomes.values())
-        named = {FAULT_OUTCOMES.get(outcome, outcome): number for outcome, number in outcomes.items()}
-        yield f"injected {FAULT_NAMES.get(kind, kind)}", f"{hits:,}: {output.counts(named)}" if hits else "0"
+        named = {reports.FAULT_OUTCOMES.get(outcome, outcome): number for outcome, number in outcomes.items()}
+        yield f"injected {reports.FAULT_NAMES.get(kind, kind)}", f"{hits:,}: {output.counts(named)}" if hits else "0"
     yield "tokens", f"{report.input_tokens:,} in · {report.output_tokens:,} out"
     share = report.cost_nusd / report.budget_nusd * 100 if report.budget_nusd else 0.0
     who = {RULES: "rules are", LOCAL: "a local model is"}.get(report.provider)

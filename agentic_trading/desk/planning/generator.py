@@ -54,7 +54,6 @@ class TemplateCodeGenerator:
     Raises:
         NotOfferedError: If the data cannot serve the family.
         TemplateError: If the template's text has an error.
-        MissingExtraError: If jinja2 is not installed.
 
     """
 
@@ -149,7 +148,6 @@ class TemplateParameterGenerator:
     Raises:
         NotOfferedError: If the data cannot serve the family.
         TemplateError: If the template's text has an error.
-        MissingExtraError: If jinja2 is not installed.
 
     """
 

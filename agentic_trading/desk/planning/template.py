@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Final
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.desk.planning import params as param_types
 from agentic_trading.desk.planning.errors import TemplateError
-from agentic_trading.errors import extra_named
 
 ENTRY: Final = "target_weights"
 ARGUMENTS: Final = ("close", "volume", "catalyst", "rebalance")
@@ -53,7 +52,6 @@ class BaseTemplate:
 
         Raises:
             TemplateError: If the template's text has an error.
-            MissingExtraError: If jinja2 is not installed.
 
         """
         for name, source in (("header", _packaged("header")), (self.family, self.source)):
@@ -70,7 +68,6 @@ class BaseTemplate:
 
         Raises:
             TemplateError: If a variable is undefined, or the parameters are of another family.
-            MissingExtraError: If jinja2 is not installed.
 
         """
         given = params.strategy_type
@@ -175,6 +172,6 @@ def _compiled(name: str, source: str) -> Any:
 
 
 def _jinja2() -> Any:
-    with extra_named():
-        import jinja2  # noqa: PLC0415 - an extra that only commands which generate code need
+    import jinja2  # noqa: PLC0415 - only commands that generate code need it
+
     return jinja2

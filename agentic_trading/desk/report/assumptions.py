@@ -8,15 +8,8 @@ from agentic_trading.desk.inference import DOLLARS, InferenceRate
 from agentic_trading.desk.metrics import deflated_sharpe_of, returns_of
 from agentic_trading.desk.report.figures import RoundTrip
 from agentic_trading.desk.report.record import RecordedRun
+from agentic_trading.desk.session.report import KNOWLEDGE
 from agentic_trading.operate.choices import pluralize
-
-KNOWLEDGE = {
-    "in_sample": "before the training cutoff",
-    "post_cutoff": "after the training cutoff",
-    "unknown": "with an unknown training cutoff",
-}
-"""Whether the training data of a model may include the period, in words."""
-
 
 @dataclass(frozen=True, slots=True)
 class ReportTerms:

@@ -6,7 +6,10 @@ from datetime import datetime, timedelta
 from math import ceil, floor, log10
 
 DAY_S = 86_400
-STEPS_S = (300, 900, 3_600, 3 * 3_600, 6 * 3_600, 12 * 3_600, DAY_S, 2 * DAY_S, 7 * DAY_S, 14 * DAY_S)
+STEPS_S = (300, 900, 3_600, 3 * 3_600, 6 * 3_600, 12 * 3_600, DAY_S, 2 * DAY_S, 3 * DAY_S, 7 * DAY_S, 14 * DAY_S)
+"""Steps between the labels of times."""
+MONTHS_FROM_S = 75 * DAY_S
+"""Span from which labels are months."""
 LETTER = 6.4
 """The width of a letter of a label, for the space that labels need."""
 
@@ -69,7 +72,7 @@ class Plot:
     def __init__(
         self, times: Sequence[datetime], low: float, high: float, size: Size, *, is_share: bool = False
     ) -> None:
-        room = (high - low) * 0.04 or abs(high) * 0.01 or 1.0
+        room = (high - low) * 0.06 or abs(high) * 0.01 or 1.0
         self._begin, self._end = times[0], times[-1]
         self._low, self._high = low - room, high if is_share else high + room
         self._size = size
@@ -134,7 +137,7 @@ class Plot:
 
     def _draw_values(self, *, is_share: bool) -> None:
         spelled = "{:.0%}" if is_share and self._high - self._low > 0.02 else "{:.1%}" if is_share else ""
-        ticks = list(round_values(self._low, self._high, max(2, int((self.bottom - TOP) / 40))))
+        ticks = list(round_values(self._low, self._high, max(2, int((self.bottom - TOP) / 32))))
         digits = max(0, -floor(log10(ticks[1] - ticks[0]))) if len(ticks) > 1 else 2
         for value in ticks:
             text = spelled.format(value + 0.0) if spelled else f"{value:,.{digits}f}"
@@ -144,19 +147,14 @@ class Plot:
             self._labels.append(ChartLabel("end", f"{self._size.left - 6}", f"{y + 4:.1f}", text))
 
     def _draw_times(self) -> None:
-        span_s = (self._end - self._begin).total_seconds()
-        is_of_days = span_s > 2 * DAY_S
-        most = (self._size.width - self._size.left) / (LETTER * (9 if is_of_days else 14))
-        enough = [step for step in STEPS_S if span_s / step <= most and (step >= DAY_S or not is_of_days)]
-        step = enough[0] if enough else ceil(span_s / most / (28 * DAY_S)) * 28 * DAY_S
-        at = datetime.fromtimestamp(ceil(self._begin.timestamp() / step) * step, self._begin.tzinfo)
-        form = "%b %Y" if span_s > 400 * DAY_S else "%d %b" if is_of_days else "%d %b %H:%M"
-        while at <= self._end:
+        form, times = round_times(
+            self._begin, self._end, (self._size.width - self._size.left) / (LETTER * 8)
+        )
+        for at in times:
             x, text = self.x(at), f"{at:{form}}"
             half = len(text) * LETTER / 2
             if x - half >= self._size.left - 20 and x + half <= self._size.width:
                 self._labels.append(ChartLabel("middle", f"{x:.1f}", f"{self._size.height - 5}", text))
-            at += timedelta(seconds=step)
 
     def _thinned(self, points: Iterable[tuple[datetime, float]]) -> Iterator[tuple[float, float]]:
         """Yield the places of points: of each column of pixels the lowest and the highest, in their order."""
@@ -181,6 +179,32 @@ def round_values(low: float, high: float, most: int) -> Iterator[float]:
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
     for number in range(ceil(low / step), floor(high / step) + 1):
         yield number * step
+
+
+def round_times(begin: datetime, end: datetime, most: float) -> tuple[str, list[datetime]]:
+    """Return up to about `most` round times in a span, and the format of their labels.
+
+    Long spans have the first days of months, other spans days, hours or minutes.
+    """
+    span_s = (end - begin).total_seconds()
+    if span_s > MONTHS_FROM_S:
+        is_of_years = span_s > 370 * DAY_S
+        form, fit = ("%b %Y", most) if is_of_years else ("%b", 2 * most)
+        step = ceil(span_s / (30.4 * DAY_S) / fit)
+        first = datetime(begin.year, begin.month, 1, tzinfo=begin.tzinfo)
+        count = (end.year - begin.year) * 12 + end.month - begin.month
+        return form, [_months_after(first, months) for months in range(0, count + 1, step) if months]
+    form = "%d %b" if span_s > 2 * DAY_S else "%d %b %H:%M"
+    most = most if span_s > 2 * DAY_S else most / 2
+    step = next(step for step in STEPS_S if span_s / step <= most or step == STEPS_S[-1])
+    step = max(step, DAY_S) if span_s > 2 * DAY_S else step
+    first = datetime.fromtimestamp(ceil(begin.timestamp() / step) * step, begin.tzinfo)
+    return form, [first + timedelta(seconds=step * n) for n in range(int((end - first).total_seconds() // step) + 1)]
+
+
+def _months_after(first: datetime, months: int) -> datetime:
+    years, month = divmod(first.month - 1 + months, 12)
+    return first.replace(year=first.year + years, month=month + 1)
 
 
 def bar_shape(value: float, most: float) -> str:

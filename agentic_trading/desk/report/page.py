@@ -17,6 +17,7 @@ from agentic_trading.desk.report.chart import Chart, bar_shape
 from agentic_trading.desk.report.drawing import PriceChart, equity_charts, price_charts
 from agentic_trading.desk.report.figures import Period, RoundTrip, days, months, round_trips
 from agentic_trading.desk.report.record import AttemptOnRecord, RecordedRun, cost_by
+from agentic_trading.desk.session.report import FAULT_NAMES, FAULT_OUTCOMES
 from agentic_trading.llm.limits import NANO
 from agentic_trading.operate.choices import pluralize
 
@@ -215,7 +216,10 @@ def _warnings(run: RecordedRun) -> Iterator[str]:
     manifest, broken = run.manifest, run.log.of_run((run.report.session_id, run.report.run_number))
     for finding in broken:
         place = f"{finding.file.name}, line {finding.line}" if finding.line else finding.file.name
-        yield f"The record is {finding.verdict}. {place}: {finding.reason}. The page shows the lines before it."
+        yield f"The record is {finding.verdict}. {place}: {finding.reason}. "
+    if broken or manifest.digest is None:
+        last = run.points[-1].at if run.points else None
+        yield f"The page shows the run up to {moment(last)} UTC, the last time with complete records."
     if manifest.interrupted:
         yield "The run was interrupted. The page shows it up to its last closed bar."
 
@@ -250,9 +254,9 @@ def _tiles(run: RecordedRun, terms: ReportTerms, trips: Sequence[RoundTrip]) -> 
     closed = [trip for trip in trips if trip.closed]
     won = sum(trip.pnl > 0 for trip in closed)
     yield Tile("round trips", f"{len(closed):,}", f"{won:,} with a gain")
-    if closed:
-        each = f"{Decimal(first_cost) / NANO / len(closed):,.4f}"
-        yield Tile("inference per round trip", each, "USD, of all calls")
+    each = dollars(first_cost // len(closed)) if closed else "–"
+    yield Tile("inference per round trip", each, "USD, of all calls")
+    yield Tile("fees", f"{report.fees:,.2f}", f"{currency}, for {pluralize(report.fills, 'fill')}")
 
 
 def _charts(run: RecordedRun, trips: Sequence[RoundTrip]) -> dict[str, Any]:
@@ -312,8 +316,8 @@ def _facts(run: RecordedRun) -> Iterator[Fact]:
     yield Fact("answers repaired", f"{fixed:,}, with {pluralize(sum(e.fixes for e in run.attempts), 'change')}")
     yield Fact("in doubt", f"{pluralize(report.in_doubt, 'call')}, charged in full" if report.in_doubt else "0")
     for kind, outcomes in report.injected.items():
-        found = ", ".join(f"{n:,} {name}" for name, n in outcomes.items())
-        yield Fact(f"injected {words(kind)}", found or "0")
+        found = [f"{n:,} {FAULT_OUTCOMES.get(name, name)}" for name, n in outcomes.items()]
+        yield Fact(f"injected {FAULT_NAMES.get(kind, words(kind))}", " · ".join(found) or "0")
     orders = f"{report.orders:,} sent, {pluralize(report.fills, 'fill')}, fees {report.fees:,.2f} {run.currency}"
     yield Fact("orders", orders)
 

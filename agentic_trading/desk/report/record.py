@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from hashlib import file_digest
@@ -18,6 +18,7 @@ from agentic_trading.desk.exchange import Cancellation, Fill, OpenOrder, Order
 from agentic_trading.desk.execution.events import IntentUndecided, OrderDenied, StrategyChosen
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.instrument import EXACT, ZERO
+from agentic_trading.desk.market.bar import EPOCH, LATEST
 from agentic_trading.desk.planning.events import PlanChosen, PlanUndecided
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.replay import recorded_feed
@@ -130,8 +131,8 @@ class RecordedRun:
 async def read_run(session: Path, *, run: int | None = None) -> RecordedRun:
     """Read a run of a session's folder, by default the newest. Reads files only.
 
-    The run may still be running, or may have been killed: its complete lines are read. A broken log is read
-    up to its first broken line.
+    If the run has not ended, was killed, or its log is broken, it is read up to the last time slice whose
+    records are complete.
 
     Raises:
         OptionError: If the folder has no such run.
@@ -143,14 +144,16 @@ async def read_run(session: Path, *, run: int | None = None) -> RecordedRun:
     manifest = await asyncio.to_thread(folder.read_manifest, run)
     # The log is read before the bars, because a run writes its bars before each record that uses them.
     check = await check_file(folder.log)
-    lines = _RunLines(folder, manifest, check.lines)
+    lines, until = _RunLines(folder, manifest, check.lines), LATEST
+    if manifest.digest is None or check.of_run((manifest.session_id, manifest.run_number)):
+        lines, until = await _complete_slices(lines)
     events = _Events()
     async with aclosing(lines.scan()) as entries:
         async for entry in entries:
             events.add(entry)
     venue = trading.venue([source.symbol for source in manifest.data], manifest.data[0].name)
-    rebuilt = _Rebuilt(events, venue)
-    await rebuilt.play(folder, manifest)
+    rebuilt = _Rebuilt(events, venue, is_planned=is_portfolio(manifest))
+    await rebuilt.play(folder, manifest, until)
     tables = await asyncio.to_thread(load_tables)
     tables = tables_with(tables, manifest.capabilities)
     report = await report_of(manifest, folder, rebuilt.result, lines, tables, elapsed_s=0.0)
@@ -188,6 +191,21 @@ class _RunLines:
 
     def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:  # noqa: ARG002 - the run has its own start
         return recorded_entries(self.folder, self.manifest, intact_lines=self.last)
+
+
+async def _complete_slices(lines: _RunLines) -> tuple[_RunLines, datetime]:
+    """Return the lines of complete time slices, and the time of the first other slice.
+
+    The last time slice of a run without an end may lack records, for example of a fill.
+    """
+    first, until = lines.last + 1, EPOCH
+    async with aclosing(lines.scan()) as entries:
+        async for entry in entries:
+            record = entry.record
+            as_of = record.envelope.as_of if isinstance(record, LLMInteraction) else record.as_of
+            if as_of is not None and as_of > until:
+                first, until = entry.seq, as_of
+    return replace(lines, last=first - 1), until
 
 
 @dataclass(slots=True)
@@ -254,7 +272,7 @@ class _Events:
 class _Rebuilt:
     """The result of a run, rebuilt from its bars and its events in the steps of the session."""
 
-    def __init__(self, events: _Events, venue: trading.PaperVenue) -> None:
+    def __init__(self, events: _Events, venue: trading.PaperVenue, *, is_planned: bool) -> None:
         self.result = events.result
         self.points: list[ClosePoint] = []
         self.account = trading.paper_account(venue)
@@ -262,9 +280,10 @@ class _Rebuilt:
         self._fills = [each.fill for each in events.fills]
         self._intents = list(events.placed.values())
         self._venue = venue
+        self._is_planned = is_planned
 
-    async def play(self, folder: SessionFolder, manifest: RunManifest) -> None:
-        """Rebuild the result from the saved bars."""
+    async def play(self, folder: SessionFolder, manifest: RunManifest, until: datetime) -> None:
+        """Rebuild the result from the saved bars that close before `until`."""
         result, symbols = self.result, [source.symbol for source in manifest.data]
         result.instruments = self._venue.instruments
         result.baselines = trading.baselines(self._venue.instruments)
@@ -272,6 +291,8 @@ class _Rebuilt:
         feeds = [await recorded_feed(folder, manifest, source) for source in manifest.data]
         async with aclosing(merge_feeds(feeds)) as slices:
             async for each in slices:
+                if each.at >= until:
+                    break
                 await self._close(each, Decimal(len(symbols)))
         result.account, result.open_orders = self.account.snapshot(), self._events.open_orders()
 
@@ -299,6 +320,8 @@ class _Rebuilt:
             await result.baselines.on_bars(time_slice.bars, result.intents)
             held, market_now = await result.baselines.equities(trading.STARTING_CASH, symbols)
             closes = {bar.symbol: bar.close for bar in time_slice.bars}
+            # A portfolio is its own baseline of market orders, because it sends only these.
+            market_now = equity if self._is_planned else market_now
             self.points.append(ClosePoint(time_slice.at, equity, held, market_now, closes))
 
 

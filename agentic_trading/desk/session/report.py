@@ -3,6 +3,7 @@
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Final
 
 from pydantic import BaseModel
 
@@ -18,6 +19,21 @@ from agentic_trading.desk.session.trading import PaperVenue
 from agentic_trading.platform.config import RunMode
 
 Counts = dict[str, int]
+
+FAULT_NAMES: Final = {"cut": "truncated"}
+"""The printed names of fault kinds that have another name in the log."""
+FAULT_OUTCOMES: Final = {
+    "mended, then accepted": "repaired, accepted",
+    "asked again, then accepted": "re-asked, accepted",
+    "tried again, then accepted": "retried, accepted",
+}
+"""The printed words for the outcomes of injected faults, by their keys in the report."""
+KNOWLEDGE: Final = {
+    "in_sample": "in sample",
+    "post_cutoff": "after the training cutoff",
+    "unknown": "training cutoff unknown",
+}
+"""The printed words for whether the training data of a model may include the period."""
 
 
 class DataReport(BaseModel, frozen=True):

@@ -322,7 +322,7 @@ def _planner(
 ) -> PortfolioPlanner:
     """Return the planner of a portfolio. Raises `MissingExtraError` if a package is not installed."""
     # Checked first, because otherwise a call would be paid for whose code cannot be rendered.
-    require_extra("numpy", "jinja2")
+    require_extra("numpy")
     from agentic_trading.desk.planning.backtest import TradeCosts  # noqa: PLC0415 - numpy is an extra
     from agentic_trading.desk.planning.portfolio import RegimePlanner  # noqa: PLC0415 - and so is this
 

@@ -272,7 +272,7 @@ def test_backtest_compares_equal_weight_and_costs(command: Command, tmp_path: Pa
     assert dear["params_sha256"] == free["params_sha256"]
 
 
-@pytest.mark.parametrize("package", ["numpy", "matplotlib", "jinja2"])
+@pytest.mark.parametrize("package", ["numpy", "matplotlib"])
 def test_missing_extra_is_named(tmp_path: Path, package: str) -> None:
     path = written(tmp_path, SET)
     hidden = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.modules[{package!r}] = None; from agentic_trading.cli.main import main; "

@@ -228,15 +228,6 @@ def test_parameters_of_other_family_are_rejected() -> None:
         VolatilityTemplate().generate_code(read_params(VALID))
 
 
-def test_missing_jinja2_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-
-    with pytest.raises(
-        MissingExtraError, match=r"jinja2 is not installed. Run pip install 'agentic-trading\[desk\]'"
-    ):
-        TemplateCodeGenerator(OwnTemplate("a text that was not compiled before"))
-
-
 def test_planning_import_loads_no_extra() -> None:
     heavy = "{'jinja2', 'numpy', 'matplotlib'} & set(sys.modules)"
     asked = f"import sys, agentic_trading.desk.session.trading, agentic_trading.desk.planning; print({heavy})"

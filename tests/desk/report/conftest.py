@@ -1,0 +1,34 @@
+"""The sessions of several tests."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.desk.report.record import RecordedRun, read_run
+from agentic_trading.desk.session.report import RunReport
+from tests.desk.report.recorded import FAULTY, PORTFOLIO, SMOLLM2, TWO, priced_rules
+from tests.flows.sessions import ran
+
+SESSIONS = {"recorded": SMOLLM2, "faults": FAULTY, "two symbols": TWO, "portfolio": PORTFOLIO}
+
+
+@pytest.fixture(scope="session")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunReport]:
+    """Return the reports of four sessions at their ends, by name. The rules of one have a price."""
+    folder = tmp_path_factory.mktemp("sessions")
+    priced = {"prices_file": priced_rules(folder)}
+    changes = {name: fields | (priced if name == "faults" else {}) for name, fields in SESSIONS.items()}
+    return {name: asyncio.run(ran(folder / name, **fields)) for name, fields in changes.items()}
+
+
+@pytest.fixture(scope="session")
+def faulty(reports: dict[str, RunReport]) -> RecordedRun:
+    """Return the session with faults and prices, as it was read from its record."""
+    return asyncio.run(read_run(reports["faults"].log.parent))
+
+
+@pytest.fixture
+def folder(reports: dict[str, RunReport]) -> Path:
+    """Return the folder of the session with faults."""
+    return reports["faults"].log.parent
