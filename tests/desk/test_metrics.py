@@ -119,3 +119,13 @@ def test_more_trials_lower_deflated_sharpe() -> None:
 def test_single_return_has_no_sharpe() -> None:
     assert sharpe_ratio([0.01]) is None
     assert deflated_sharpe([0.01], []) is None
+
+
+def test_trials_without_ratios_lower_the_deflated_sharpe() -> None:
+    # With a deviation of 1 / sqrt(n - 1), the ratios of tried strategies are replaced by their number.
+    returns = [0.01, -0.005, 0.02, 0.004, -0.01, 0.015, 0.003, 0.012]
+    half = sqrt(9 / 10 / (len(returns) - 1))
+
+    assert metrics.deflated_sharpe_of(returns, 10) == pytest.approx(deflated_sharpe(returns, [half, -half] * 5))
+    assert metrics.deflated_sharpe_of(returns, 1) == deflated_sharpe(returns, [0.3])
+    assert metrics.deflated_sharpe_of([0.01], 10) is None

@@ -23,12 +23,18 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunReport]:
 
 
 @pytest.fixture(scope="session")
-def faulty(reports: dict[str, RunReport]) -> RecordedRun:
-    """Return the session with faults and prices, as it was read from its record."""
-    return asyncio.run(read_run(reports["faults"].log.parent))
+def runs(reports: dict[str, RunReport]) -> dict[str, RecordedRun]:
+    """Return the same sessions, read from their records."""
+    return {name: asyncio.run(read_run(report.log.parent)) for name, report in reports.items()}
 
 
 @pytest.fixture
-def folder(reports: dict[str, RunReport]) -> Path:
-    """Return the folder of the session with faults."""
-    return reports["faults"].log.parent
+def faulty(runs: dict[str, RecordedRun]) -> RecordedRun:
+    """Return the session with faults and prices."""
+    return runs["faults"]
+
+
+@pytest.fixture
+def folder(faulty: RecordedRun) -> Path:
+    """Return its folder."""
+    return faulty.folder.path

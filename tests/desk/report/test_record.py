@@ -40,10 +40,10 @@ def check_sums(run: RecordedRun) -> None:
 
 
 @pytest.mark.parametrize("name", ["recorded", "faults", "two symbols", "portfolio"])
-async def test_recorded_run_equals_its_report(name: str, reports: dict[str, RunReport]) -> None:
-    report = reports[name]
-
-    run = await read_run(report.log.parent)
+def test_recorded_run_equals_its_report(
+    name: str, reports: dict[str, RunReport], runs: dict[str, RecordedRun]
+) -> None:
+    report, run = reports[name], runs[name]
 
     assert run.report == comparable(report)
     assert report.fills > 0
@@ -110,18 +110,18 @@ async def test_growing_run_is_read_to_complete_slice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [40, 150])
-async def test_broken_log_is_read_to_broken_line(line: int, folder: Path, tmp_path: Path) -> None:
-    broken = Path(shutil.copytree(folder, tmp_path / "broken"))
+async def test_broken_log_is_read_to_broken_line(line: int, faulty: RecordedRun, tmp_path: Path) -> None:
+    broken = Path(shutil.copytree(faulty.folder.path, tmp_path / "broken"))
     log = SessionFolder(broken).log
     lines = log.read_bytes().splitlines(keepends=True)
     lines[line] = lines[line].replace(b'"trace_id":"', b'"trace_id":"x', 1)
     log.write_bytes(b"".join(lines))
 
-    run, whole = await read_run(broken), await read_run(folder)
+    run = await read_run(broken)
 
     assert (run.log.verdict, run.log.lines) == ("broken", line)
-    assert 0 < len(run.points) < len(whole.points)
-    assert list(run.points) == list(whole.points[: len(run.points)])
+    assert 0 < len(run.points) < len(faulty.points)
+    assert list(run.points) == list(faulty.points[: len(run.points)])
 
 
 async def test_run_without_complete_slice_has_no_points(folder: Path, tmp_path: Path) -> None:
