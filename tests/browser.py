@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 REQUIRED = os.environ.get("REQUIRE_SERVICES") == "1"  # noqa: TID251 - test set-up
+Scheme = Literal["light", "dark"]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -51,17 +53,16 @@ class Opened:
 
 
 @contextmanager
-def opened(browser: Browser, path: Path, *, width: int, scheme: str) -> Iterator[Opened]:
+def opened(browser: Browser, path: Path, *, width: int, scheme: Scheme) -> Iterator[Opened]:
     """Open a file for as long as the block lasts, in a theme: light or dark."""
-    theme = "dark" if scheme == "dark" else "light"
-    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=theme)
+    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
     found = Opened(page)
     page.on("console", lambda message: found.complaints.append(message.text))
     page.on("pageerror", lambda error: found.complaints.append(str(error)))
 
-    def close(dialog: object) -> None:
-        found.complaints.append(str(dialog))
-        dialog.dismiss()  # type: ignore[attr-defined] - Playwright's own dialog
+    def close(dialog: Dialog) -> None:
+        found.complaints.append(dialog.message)
+        dialog.dismiss()
 
     page.on("dialog", close)
     try:

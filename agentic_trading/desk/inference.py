@@ -68,4 +68,5 @@ def rate_for(currency: str, given: InferenceRate | None = None) -> InferenceRate
             allowed = "no rate" if currency in DOLLARS else f"a rate such as USD{currency}=0.91"
             raise ValueError(f"{given.name}, and the P&L is in {currency}. Use {allowed}.")
         return given
+    # Other rates are not assumed, because a wrong rate would look like a measured figure.
     return InferenceRate(currency, Decimal(1)) if currency in DOLLARS else None

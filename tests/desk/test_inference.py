@@ -44,7 +44,18 @@ def test_rate_of_other_currency_is_refused(currency: str, allowed: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0.91", "EURUSD=1.1", "USDEUR=0", "USDEUR=-1", "USDEUR=nan", "USDEUR=1e3", "USDeur=1", "USDEUR=0.91 "]
+    "text",
+    [
+        "",
+        "0.91",
+        "EURUSD=1.1",
+        "USDEUR=0",
+        "USDEUR=-1",
+        "USDEUR=nan",
+        "USDEUR=1e3",
+        "USDeur=1",
+        "USDEUR=0.91 ",
+    ],
 )
 def test_malformed_rate_shows_example(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a rate of one US dollar\. Use a rate such as USDEUR=0\.91"):

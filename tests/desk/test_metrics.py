@@ -126,6 +126,8 @@ def test_trials_without_ratios_lower_the_deflated_sharpe() -> None:
     returns = [0.01, -0.005, 0.02, 0.004, -0.01, 0.015, 0.003, 0.012]
     half = sqrt(9 / 10 / (len(returns) - 1))
 
-    assert metrics.deflated_sharpe_of(returns, 10) == pytest.approx(deflated_sharpe(returns, [half, -half] * 5))
+    assert metrics.deflated_sharpe_of(returns, 10) == pytest.approx(
+        deflated_sharpe(returns, [half, -half] * 5)
+    )
     assert metrics.deflated_sharpe_of(returns, 1) == deflated_sharpe(returns, [0.3])
     assert metrics.deflated_sharpe_of([0.01], 10) is None

@@ -7,9 +7,7 @@ import typer
 
 from agentic_trading.cli.exits import say
 
-Session = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Folder of a session, created by `run --out`.")
-]
+Session = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a session, created by `run --out`.")]
 RunNumber = Annotated[
     int | None,
     typer.Option("--run", metavar="N", min=1, help="Number of the run. [default: the last run]"),
@@ -21,7 +19,9 @@ Out = Annotated[
 Csv = Annotated[
     Path | None,
     typer.Option(
-        "--csv", metavar="FOLDER", help="Also write equity, fills, decisions and calls as CSV files to this folder."
+        "--csv",
+        metavar="FOLDER",
+        help="Also write equity, fills, decisions and calls as CSV files to this folder.",
     ),
 ]
 Trials = Annotated[
@@ -107,8 +107,11 @@ def write_report(
     for tile in view.tiles[:3]:
         say(f"{tile.name}: {tile.value} {tile.note}", err=err)
     if trials is not None:
-        skill = assumptions.deflated_sharpe(recorded, trials)
-        say(f"deflated Sharpe ratio after {trials:,} trials: {'-' if skill is None else f'{skill:.3f}'}", err=err)
+        skill = assumptions.skill_after(recorded, trials)
+        say(
+            f"deflated Sharpe ratio after {trials:,} trials: {'-' if skill is None else f'{skill:.3f}'}",
+            err=err,
+        )
     say(f"Page: {path}", err=err)
     if csv is not None:
         for written in export.write_csv(recorded, csv):

@@ -185,9 +185,7 @@ Resume = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, without a progress bar.")]
 
-Page = Annotated[
-    bool, typer.Option("--report", help="Also write the page of the run, as `report` does.")
-]
+Page = Annotated[bool, typer.Option("--report", help="Also write the page of the run, as `report` does.")]
 
 
 def run_command(

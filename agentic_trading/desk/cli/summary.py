@@ -14,8 +14,8 @@ from agentic_trading.cli import output
 from agentic_trading.desk.market.samples import PANELS
 from agentic_trading.desk.metrics import Performance
 from agentic_trading.desk.planning.events import PlanChosen
-from agentic_trading.desk.session.replay import ReplayReport
 from agentic_trading.desk.session import report as reports
+from agentic_trading.desk.session.replay import ReplayReport
 from agentic_trading.desk.session.report import DataReport, MarketYear, RefusedBudget, RunReport
 from agentic_trading.operate.budget_log import GOVERNED
 from agentic_trading.operate.choices import pluralize
@@ -244,7 +244,10 @@ def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
     for kind, outcomes in report.injected.items():
         hits = sum(outcomes.values())
         named = {reports.FAULT_OUTCOMES.get(outcome, outcome): number for outcome, number in outcomes.items()}
-        yield f"injected {reports.FAULT_NAMES.get(kind, kind)}", f"{hits:,}: {output.counts(named)}" if hits else "0"
+        yield (
+            f"injected {reports.FAULT_NAMES.get(kind, kind)}",
+            f"{hits:,}: {output.counts(named)}" if hits else "0",
+        )
     yield "tokens", f"{report.input_tokens:,} in · {report.output_tokens:,} out"
     share = report.cost_nusd / report.budget_nusd * 100 if report.budget_nusd else 0.0
     who = {RULES: "rules are", LOCAL: "a local model is"}.get(report.provider)

@@ -7,9 +7,10 @@ from math import sqrt
 from agentic_trading.desk.inference import DOLLARS, InferenceRate
 from agentic_trading.desk.metrics import deflated_sharpe_of, returns_of
 from agentic_trading.desk.report.figures import RoundTrip
-from agentic_trading.desk.report.record import RecordedRun
+from agentic_trading.desk.report.record import RunOnRecord
 from agentic_trading.desk.session.report import KNOWLEDGE
 from agentic_trading.operate.choices import pluralize
+
 
 @dataclass(frozen=True, slots=True)
 class ReportTerms:
@@ -34,7 +35,9 @@ class AssumptionRow:
     text: str
 
 
-def assumption_rows(run: RecordedRun, trips: Sequence[RoundTrip], terms: ReportTerms) -> Iterator[AssumptionRow]:
+def assumption_rows(
+    run: RunOnRecord, trips: Sequence[RoundTrip], terms: ReportTerms
+) -> Iterator[AssumptionRow]:
     """Yield the card of a run."""
     report = run.report
     yield _sample(run)
@@ -57,7 +60,9 @@ def assumption_rows(run: RecordedRun, trips: Sequence[RoundTrip], terms: ReportT
         f"Counted: {fees}, together {report.fees:,.2f} {run.currency}, and inference. Not counted: borrowing, funding and taxes.",
     )
     yield _trials(run, terms.trials)
-    yield AssumptionRow("repeated runs", "1 run, 1 seed", "The spread over seeds and repeated answers is unknown.")
+    yield AssumptionRow(
+        "repeated runs", "1 run, 1 seed", "The spread over seeds and repeated answers is unknown."
+    )
     yield _length(run, trips)
     yield _baselines(run)
     missing = sum(sum(counts.values()) for counts in report.no_decisions.values())
@@ -72,7 +77,7 @@ def assumption_rows(run: RecordedRun, trips: Sequence[RoundTrip], terms: ReportT
     yield _rate(run, terms.rate)
 
 
-def _sample(run: RecordedRun) -> AssumptionRow:
+def _sample(run: RunOnRecord) -> AssumptionRow:
     report = run.report
     if report.provider == "rules":
         samples = [each.symbol for each in report.data if each.is_sample]
@@ -86,10 +91,12 @@ def _sample(run: RecordedRun) -> AssumptionRow:
     is_after = report.knowledge.get("post_cutoff") == sum(report.knowledge.values()) > 0
     calls = ", ".join(f"{n:,} {KNOWLEDGE.get(mark, mark)}" for mark, n in report.knowledge.items())
     value = "yes" if is_after else "no" if report.knowledge.get("in_sample") else "unknown"
-    return AssumptionRow("out of sample", value, f"Sent calls: {calls or 0}. A cutoff is the vendor's statement.")
+    return AssumptionRow(
+        "out of sample", value, f"Sent calls: {calls or 0}. A cutoff is the vendor's statement."
+    )
 
 
-def _trials(run: RecordedRun, trials: int | None) -> AssumptionRow:
+def _trials(run: RunOnRecord, trials: int | None) -> AssumptionRow:
     if trials is None:
         return AssumptionRow(
             "trials",
@@ -97,8 +104,8 @@ def _trials(run: RecordedRun, trials: int | None) -> AssumptionRow:
             "The record has this run only, not the prompts, models and seeds that were tried before it. "
             "With `report --trials N`, the page has the deflated Sharpe ratio.",
         )
-    probability = deflated_sharpe(run, trials)
-    skill = "–" if probability is None else f"{probability:.3f}"
+    probability = skill_after(run, trials)
+    skill = "-" if probability is None else f"{probability:.3f}"
     return AssumptionRow(
         "trials",
         f"1 of {trials:,}",
@@ -106,30 +113,33 @@ def _trials(run: RecordedRun, trials: int | None) -> AssumptionRow:
     )
 
 
-def deflated_sharpe(run: RecordedRun, trials: int) -> float | None:
+def skill_after(run: RunOnRecord, trials: int) -> float | None:
     """Return the probability of skill after `trials` tries, or None if the equity does not move."""
     equity = [float(run.report.equity_start), *(float(point.equity) for point in run.points)]
     return deflated_sharpe_of(returns_of(equity), trials) if min(equity) > 0 else None
 
 
-def _length(run: RecordedRun, trips: Sequence[RoundTrip]) -> AssumptionRow:
+def _length(run: RunOnRecord, trips: Sequence[RoundTrip]) -> AssumptionRow:
     figures, year = run.report.performance, run.report.year
     if figures is None or year is None or not figures.bars:
         return AssumptionRow("length", "0 bars", "The run has no bar.")
+    # The error of a yearly Sharpe ratio is about 1 / sqrt(years), because the ratio of a bar has 1 / sqrt(bars).
     years = figures.bars / (year.sessions * year.bars_per_session)
-    sharpe = "–" if figures.sharpe is None else f"{figures.sharpe:.2f}"
+    sharpe = "-" if figures.sharpe is None else f"{figures.sharpe:.2f}"
     text = f"{pluralize(figures.bars, 'close')}, {pluralize(len(trips), 'round trip')}. Sharpe ratio {sharpe} per year, with a standard error of about {1 / sqrt(years):.1f}."
     return AssumptionRow("length", f"{years:.3f} years", text)
 
 
-def _baselines(run: RecordedRun) -> AssumptionRow:
+def _baselines(run: RunOnRecord) -> AssumptionRow:
     held = "buy and hold, with fees"
     if run.is_portfolio:
-        return AssumptionRow("baselines", "1", f"{held}: an equal part of the cash in each stock.".capitalize())
+        return AssumptionRow(
+            "baselines", "1", f"{held}: an equal part of the cash in each stock.".capitalize()
+        )
     return AssumptionRow("baselines", "2", f"{held}, and the same intents as market orders.".capitalize())
 
 
-def _rate(run: RecordedRun, rate: InferenceRate | None) -> AssumptionRow:
+def _rate(run: RunOnRecord, rate: InferenceRate | None) -> AssumptionRow:
     if rate is None:
         text = f"P&L is in {run.currency}, and inference in USD. Without a rate, P&L net of inference is not shown. Pass `--inference-rate USD{run.currency}=RATE`."
         return AssumptionRow("exchange rate", "unknown", text)

@@ -6,7 +6,19 @@ from datetime import datetime, timedelta
 from math import ceil, floor, log10
 
 DAY_S = 86_400
-STEPS_S = (300, 900, 3_600, 3 * 3_600, 6 * 3_600, 12 * 3_600, DAY_S, 2 * DAY_S, 3 * DAY_S, 7 * DAY_S, 14 * DAY_S)
+STEPS_S = (
+    300,
+    900,
+    3_600,
+    3 * 3_600,
+    6 * 3_600,
+    12 * 3_600,
+    DAY_S,
+    2 * DAY_S,
+    3 * DAY_S,
+    7 * DAY_S,
+    14 * DAY_S,
+)
 """Steps between the labels of times."""
 MONTHS_FROM_S = 75 * DAY_S
 """Span from which labels are months."""
@@ -45,7 +57,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ChartSize:
     """The size of a chart. `left` is the space for the labels of values, and `strip` that for rows of marks."""
 
     width: int
@@ -57,7 +69,7 @@ class Size:
 RIGHT, TOP, BOTTOM, ROW = 8, 8, 22, 14
 
 
-class Plot:
+class TimePlot:
     """Draws a chart with time from left to right.
 
     Args:
@@ -70,10 +82,11 @@ class Plot:
     """
 
     def __init__(
-        self, times: Sequence[datetime], low: float, high: float, size: Size, *, is_share: bool = False
+        self, times: Sequence[datetime], low: float, high: float, size: ChartSize, *, is_share: bool = False
     ) -> None:
         room = (high - low) * 0.06 or abs(high) * 0.01 or 1.0
         self._begin, self._end = times[0], times[-1]
+        # Marks reach beyond their value, and would be cut off without room.
         self._low, self._high = low - room, high if is_share else high + room
         self._size = size
         self._shapes: list[Shape] = []
@@ -147,9 +160,7 @@ class Plot:
             self._labels.append(ChartLabel("end", f"{self._size.left - 6}", f"{y + 4:.1f}", text))
 
     def _draw_times(self) -> None:
-        form, times = round_times(
-            self._begin, self._end, (self._size.width - self._size.left) / (LETTER * 8)
-        )
+        form, times = round_times(self._begin, self._end, (self._size.width - self._size.left) / (LETTER * 8))
         for at in times:
             x, text = self.x(at), f"{at:{form}}"
             half = len(text) * LETTER / 2
@@ -158,6 +169,7 @@ class Plot:
 
     def _thinned(self, points: Iterable[tuple[datetime, float]]) -> Iterator[tuple[float, float]]:
         """Yield the places of points: of each column of pixels the lowest and the highest, in their order."""
+        # A pixel shows no more than its extremes, so that the page of a year is not larger than that of a week.
         column = -1
         kept: list[tuple[float, float]] = []
         for at, value in points:
@@ -199,7 +211,9 @@ def round_times(begin: datetime, end: datetime, most: float) -> tuple[str, list[
     step = next(step for step in STEPS_S if span_s / step <= most or step == STEPS_S[-1])
     step = max(step, DAY_S) if span_s > 2 * DAY_S else step
     first = datetime.fromtimestamp(ceil(begin.timestamp() / step) * step, begin.tzinfo)
-    return form, [first + timedelta(seconds=step * n) for n in range(int((end - first).total_seconds() // step) + 1)]
+    return form, [
+        first + timedelta(seconds=step * n) for n in range(int((end - first).total_seconds() // step) + 1)
+    ]
 
 
 def _months_after(first: datetime, months: int) -> datetime:

@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Final
 
 from agentic_trading.desk.instrument import Side
-from agentic_trading.desk.report.chart import ROW, Chart, Plot, Size
+from agentic_trading.desk.report.chart import ROW, Chart, ChartSize, TimePlot
 from agentic_trading.desk.report.figures import RoundTrip, drawdowns
-from agentic_trading.desk.report.record import NO_DECISION, DecisionOnRecord, FillOnRecord, RecordedRun
+from agentic_trading.desk.report.record import NO_DECISION, DecisionOnRecord, FillOnRecord, RunOnRecord
 
 WIDE, NARROW, SMALL = 900, 320, 290
 """The widths of charts: on a screen, on a phone, and next to others."""
@@ -29,7 +29,7 @@ class PriceChart:
     note: str
 
 
-def equity_charts(run: RecordedRun) -> tuple[tuple[Chart, ...], tuple[Chart, ...]]:
+def equity_charts(run: RunOnRecord) -> tuple[tuple[Chart, ...], tuple[Chart, ...]]:
     """Return the charts of equity and of drawdown, each for wide and for narrow screens."""
     points = run.points
     times = [point.at for point in points]
@@ -41,24 +41,24 @@ def equity_charts(run: RecordedRun) -> tuple[tuple[Chart, ...], tuple[Chart, ...
     values = [value for line in lines.values() for value in line]
     falls = drawdowns([run.report.equity_start, *(point.equity for point in points)])[1:]
     ends = points[-1]
-    equity_name = (
-        f"Equity: ends at {ends.equity:,.2f}. Buy and hold ends at {ends.held:,.2f}."
-        + ("" if run.is_portfolio else f" The same intents as market orders end at {ends.market_now:,.2f}.")
+    equity_name = f"Equity: ends at {ends.equity:,.2f}. Buy and hold ends at {ends.held:,.2f}." + (
+        "" if run.is_portfolio else f" The same intents as market orders end at {ends.market_now:,.2f}."
     )
+    # Two sizes, because the labels of a wide chart would be too small on a phone.
     equity, drawdown = [], []
     for width, height in ((WIDE, 240), (NARROW, 200)):
-        plot = Plot(times, min(values), max(values), Size(width, height))
+        plot = TimePlot(times, min(values), max(values), ChartSize(width, height))
         for kind, line in lines.items():
             if line:
                 plot.line(kind, zip(times, line, strict=True))
         equity.append(plot.chart(equity_name))
-        below = Plot(times, min(falls), 0.0, Size(width, 110), is_share=True)
+        below = TimePlot(times, min(falls), 0.0, ChartSize(width, 110), is_share=True)
         below.area("fall", zip(times, falls, strict=True))
         drawdown.append(below.chart(f"Drawdown: the largest is {min(falls):.2%}."))
     return tuple(equity), tuple(drawdown)
 
 
-def price_charts(run: RecordedRun, trips: Sequence[RoundTrip]) -> Iterator[PriceChart]:
+def price_charts(run: RunOnRecord, trips: Sequence[RoundTrip]) -> Iterator[PriceChart]:
     """Yield the chart of each symbol with a bar: price, positions, fills and decisions."""
     symbols = [source.symbol for source in run.manifest.data]
     is_large = len(symbols) <= MOST_LARGE
@@ -71,9 +71,9 @@ def price_charts(run: RecordedRun, trips: Sequence[RoundTrip]) -> Iterator[Price
         rows = [each for each in decisions if each.workflow == "analysis" or each.verdict == NO_DECISION]
         drawn = _Drawn(symbol, closes, [trip for trip in trips if trip.symbol == symbol], fills, rows)
         strip = ROW * len(ROWS) + 8 if rows and is_large else 0
-        sizes = [Size(WIDE, 260 + strip, strip=strip), Size(NARROW, 200 + strip, strip=strip)]
+        sizes = [ChartSize(WIDE, 260 + strip, strip=strip), ChartSize(NARROW, 200 + strip, strip=strip)]
         if not is_large:
-            sizes = [Size(SMALL, 130, left=46)]
+            sizes = [ChartSize(SMALL, 130, left=46)]
         wide, *narrow = [drawn.chart(size) for size in sizes]
         note = f"{len(fills):,} fills" if len(fills) != 1 else "1 fill"
         yield PriceChart(symbol, wide, narrow[0] if narrow else None, note)
@@ -89,10 +89,10 @@ class _Drawn:
     fills: Sequence[FillOnRecord]
     rows: Sequence[DecisionOnRecord]
 
-    def chart(self, size: Size) -> Chart:
+    def chart(self, size: ChartSize) -> Chart:
         """Draw the chart in a size."""
         prices = [*(price for _, price in self.closes), *(float(each.fill.price) for each in self.fills)]
-        plot = Plot([at for at, _ in self.closes], min(prices), max(prices), size)
+        plot = TimePlot([at for at, _ in self.closes], min(prices), max(prices), size)
         for trip in self.trips:
             side = "long" if trip.is_long else "short"
             title = f"{side} position, {trip.pnl:+,.2f}"
@@ -109,7 +109,7 @@ class _Drawn:
             f"Price of {self.symbol}, with {len(self.fills)} fills and {len(self.rows)} decisions."
         )
 
-    def _draw_rows(self, plot: Plot) -> None:
+    def _draw_rows(self, plot: TimePlot) -> None:
         tops = {verdict: plot.row(number, name) for number, (verdict, name) in enumerate(ROWS.items())}
         for each in self.rows:
             verdict = each.verdict if each.verdict in tops else "stand_aside"

@@ -9,7 +9,7 @@ from io import StringIO
 from pathlib import Path
 
 from agentic_trading.canonical import utc_text
-from agentic_trading.desk.report.record import AttemptOnRecord, DecisionOnRecord, RecordedRun
+from agentic_trading.desk.report.record import AttemptOnRecord, DecisionOnRecord, RunOnRecord
 from agentic_trading.files import replace_file
 from agentic_trading.llm.limits import NANO
 from agentic_trading.operate.session_folder import writing
@@ -17,7 +17,7 @@ from agentic_trading.operate.session_folder import writing
 Row = Sequence[object]
 
 
-def write_csv(run: RecordedRun, folder: Path) -> list[Path]:
+def write_csv(run: RunOnRecord, folder: Path) -> list[Path]:
     """Write `equity.csv`, `fills.csv`, `decisions.csv` and `calls.csv`, and return their paths.
 
     Raises:
@@ -53,7 +53,7 @@ FILLS: Row = (
 )
 
 
-def _equity(run: RecordedRun) -> Iterator[Row]:
+def _equity(run: RunOnRecord) -> Iterator[Row]:
     """Yield the equity at each close, with the cost of all calls up to it."""
     spent, costs = 0, sorted((each.as_of, each.first_cost_nusd) for each in run.attempts if each.as_of)
     undated, done = sum(each.first_cost_nusd for each in run.attempts if not each.as_of), 0
@@ -65,10 +65,18 @@ def _equity(run: RecordedRun) -> Iterator[Row]:
         yield point.at, point.equity, point.held, point.market_now, usd
 
 
-def _fills(run: RecordedRun) -> Iterator[Row]:
+def _fills(run: RunOnRecord) -> Iterator[Row]:
     for each in run.fills:
         fill = each.fill
-        priced = (fill.side, fill.quantity, fill.price, fill.fee, fill.fee_currency, fill.liquidity, fill.cause)
+        priced = (
+            fill.side,
+            fill.quantity,
+            fill.price,
+            fill.fee,
+            fill.fee_currency,
+            fill.liquidity,
+            fill.cause,
+        )
         yield fill.time, each.event_id, fill.symbol, *priced, fill.order_id, fill.intent_id, fill.trace_id
 
 
@@ -77,6 +85,7 @@ def _names(row: type) -> Row:
 
 
 def _write(path: Path, head: Row, rows: Iterable[Row]) -> Path:
+    # In memory first, so that a reader never sees half a file.
     text = StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(head)

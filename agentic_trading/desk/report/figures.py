@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from agentic_trading.desk.exchange import Fill
 from agentic_trading.desk.instrument import EXACT, ZERO
-from agentic_trading.desk.report.record import ClosePoint, FillOnRecord, RecordedRun, cost_by
+from agentic_trading.desk.report.record import ClosePoint, FillOnRecord, RunOnRecord, cost_by
 
 FEE_STEP = Decimal("1e-8")
 AN_INSTANT = timedelta(microseconds=1)
@@ -80,7 +80,7 @@ class _OpenTrip:
         )
 
 
-def round_trips(run: RecordedRun) -> list[RoundTrip]:
+def round_trips(run: RunOnRecord) -> list[RoundTrip]:
     """Return the round trips of a run in order of their first fill. Their P&L adds up to that of the run."""
     costs = cost_by(run.attempts, "trace_id")
     return trips_of(run.fills, run.result.marks, costs)
@@ -98,13 +98,13 @@ def trips_of(
         held = begun[fill.symbol].held if fill.symbol in begun else ZERO
         closing = signed if abs(signed) <= abs(held) else held.copy_negate()
         is_turn = bool(held) and held * signed < 0 and abs(signed) > abs(held)
-        # A fill that turns a position ends one round trip and begins another, each with its part of the fee.
+        # A fill may turn a position. It is split, because it ends one round trip and begins another.
         share = EXACT.divide(EXACT.multiply(fill.fee, closing), signed).quantize(FEE_STEP, ROUND_HALF_EVEN)
         parts = [(closing, share), (EXACT.subtract(signed, closing), EXACT.subtract(fill.fee, share))]
         for quantity, fee in parts if is_turn else [(signed, fill.fee)]:
             trip = begun.setdefault(fill.symbol, _OpenTrip(each, signed > 0))
             trip.add(fill, quantity, fee, inference)
-            inference = 0
+            inference = 0  # because the first part has it already
             if not trip.held:
                 trips.append(begun.pop(fill.symbol).trip(ZERO, fill))
     trips += [trip.trip(marks[symbol], None) for symbol, trip in begun.items()]
@@ -119,7 +119,7 @@ def drawdowns(equity: Sequence[Decimal]) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class EquityPeriod:
     """The change of the equity in one day or month, in UTC."""
 
     name: str
@@ -127,21 +127,23 @@ class Period:
     share: float
 
 
-def days(points: Sequence[ClosePoint], start: Decimal) -> list[Period]:
+def days(points: Sequence[ClosePoint], start: Decimal) -> list[EquityPeriod]:
     """Return the change of each day with a close. `start` is the equity before the first bar."""
     return list(_periods(points, start, lambda at: f"{at:%a %d %b %Y}"))
 
 
-def months(points: Sequence[ClosePoint], start: Decimal) -> list[Period]:
+def months(points: Sequence[ClosePoint], start: Decimal) -> list[EquityPeriod]:
     """Return the change of each month with a close."""
     return list(_periods(points, start, lambda at: f"{at:%b %Y}"))
 
 
 def _periods(
     points: Sequence[ClosePoint], before: Decimal, name_of: Callable[[datetime], str]
-) -> Iterator[Period]:
-    # A bar that closes at midnight belongs to the day that ends there.
+) -> Iterator[EquityPeriod]:
+    # An instant is taken off, because a bar that closes at midnight belongs to the day that ends there.
     ends = {name_of(point.at - AN_INSTANT): point.equity for point in points}
     for name, equity in ends.items():
-        yield Period(name, EXACT.subtract(equity, before), float(equity / before) - 1 if before else 0.0)
+        yield EquityPeriod(
+            name, EXACT.subtract(equity, before), float(equity / before) - 1 if before else 0.0
+        )
         before = equity

@@ -15,8 +15,8 @@ from agentic_trading.desk.inference import DOLLARS
 from agentic_trading.desk.report.assumptions import AssumptionRow, ReportTerms, assumption_rows
 from agentic_trading.desk.report.chart import Chart, bar_shape
 from agentic_trading.desk.report.drawing import PriceChart, equity_charts, price_charts
-from agentic_trading.desk.report.figures import Period, RoundTrip, days, months, round_trips
-from agentic_trading.desk.report.record import AttemptOnRecord, RecordedRun, cost_by
+from agentic_trading.desk.report.figures import EquityPeriod, RoundTrip, days, months, round_trips
+from agentic_trading.desk.report.record import AttemptOnRecord, RunOnRecord, cost_by
 from agentic_trading.desk.session.report import FAULT_NAMES, FAULT_OUTCOMES
 from agentic_trading.llm.limits import NANO
 from agentic_trading.operate.choices import pluralize
@@ -25,6 +25,7 @@ MOST_TRIPS: Final = 200
 """Round trips on the page. All are in `fills.csv`."""
 PREFIX: Final = 8
 MOST_DIGESTS: Final = 4
+ABSENT: Final = "-"
 QUANTILES: Final = (50, 95, 99)
 """The quantiles of latency, in percent."""
 
@@ -40,7 +41,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class CountBar:
     """A count with its bar. `path` is in a box of 100 by 10."""
 
     name: str
@@ -49,11 +50,11 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class BarTable:
+class CountTable:
     """Counts of one kind."""
 
     name: str
-    bars: tuple[Bar, ...]
+    bars: tuple[CountBar, ...]
     tone: str = ""
 
 
@@ -107,9 +108,9 @@ class SessionPage:
     legend: tuple[tuple[str, str], ...]
     prices: tuple[PriceChart, ...]
     plans: tuple[tuple[str, ...], ...]
-    decisions: tuple[BarTable, ...]
+    decisions: tuple[CountTable, ...]
     facts: tuple[Fact, ...]
-    calls: tuple[BarTable, ...]
+    calls: tuple[CountTable, ...]
     trips: tuple[TripRow, ...]
     trips_note: str
     has_symbols: bool
@@ -120,7 +121,7 @@ class SessionPage:
     commands: tuple[Fact, ...]
 
 
-def page_of(run: RecordedRun, terms: ReportTerms) -> SessionPage:
+def page_of(run: RunOnRecord, terms: ReportTerms) -> SessionPage:
     """Return the page of a run.
 
     It depends on the record and the terms only, so that a second page has equal bytes.
@@ -153,6 +154,7 @@ def page_of(run: RecordedRun, terms: ReportTerms) -> SessionPage:
 
 def html_of(page: SessionPage) -> str:
     """Return a page as one HTML file without script, whose policy allows only its own style."""
+    # The style is hashed, so that the policy of the page refuses every other style.
     style = _packaged("style.css")
     digest = b64encode(sha256(style.encode()).digest()).decode()
     return str(_template().render(page=page, style=style, digest=digest))
@@ -167,6 +169,7 @@ def _packaged(name: str) -> str:
 def _template() -> Any:
     import jinja2  # noqa: PLC0415 - a run without a page does not need it
 
+    # Undefined names are errors, because a missing figure would otherwise be an empty text.
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -185,7 +188,7 @@ def dollars(nusd: int, digits: int = 4) -> str:
 
 def moment(at: datetime | None) -> str:
     """Return a time in UTC, without seconds."""
-    return f"{at:%Y-%m-%d %H:%M}" if at else "–"
+    return f"{at:%Y-%m-%d %H:%M}" if at else ABSENT
 
 
 def _tone(amount: Decimal | float) -> str:
@@ -197,14 +200,14 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _title(run: RecordedRun) -> str:
+def _title(run: RunOnRecord) -> str:
     report = run.report
     symbols = [each.symbol for each in report.data]
     what = report.data[0].name if run.is_portfolio or len(symbols) > 4 else " and ".join(symbols)
     return f"{what} · {report.provider}/{report.model}" if report.model else f"{what} · {report.provider}"
 
 
-def _subtitle(run: RecordedRun) -> str:
+def _subtitle(run: RunOnRecord) -> str:
     data = run.report.data
     first = min((each.first for each in data if each.first), default=None)
     last = max((each.last for each in data if each.last), default=None)
@@ -212,7 +215,7 @@ def _subtitle(run: RecordedRun) -> str:
     return f"{stocks}{pluralize(sum(each.bars for each in data), 'bar')}, {moment(first)} to {moment(last)} UTC. Orders are filled on paper."
 
 
-def _warnings(run: RecordedRun) -> Iterator[str]:
+def _warnings(run: RunOnRecord) -> Iterator[str]:
     manifest, broken = run.manifest, run.log.of_run((run.report.session_id, run.report.run_number))
     for finding in broken:
         place = f"{finding.file.name}, line {finding.line}" if finding.line else finding.file.name
@@ -224,7 +227,7 @@ def _warnings(run: RecordedRun) -> Iterator[str]:
         yield "The run was interrupted. The page shows it up to its last closed bar."
 
 
-def _claim(run: RecordedRun) -> str:
+def _claim(run: RunOnRecord) -> str:
     samples = [each.symbol for each in run.report.data if each.is_sample]
     if run.report.provider == "rules" and samples:
         return "The bars ship with the package, and the rules were written with them in view."
@@ -234,7 +237,7 @@ def _claim(run: RecordedRun) -> str:
     return "The model may have seen this period in training, and this is one run of one period."
 
 
-def _tiles(run: RecordedRun, terms: ReportTerms, trips: Sequence[RoundTrip]) -> Iterator[Tile]:
+def _tiles(run: RunOnRecord, terms: ReportTerms, trips: Sequence[RoundTrip]) -> Iterator[Tile]:
     report, currency = run.report, run.currency
     first_cost = sum(each.first_cost_nusd for each in run.attempts)
     is_recorded = first_cost != report.cost_nusd
@@ -243,23 +246,23 @@ def _tiles(run: RecordedRun, terms: ReportTerms, trips: Sequence[RoundTrip]) -> 
     yield Tile("cost of inference", dollars(first_cost), note)
     if terms.rate is None:
         missing = f"not shown: P&L is in {currency}. Pass --inference-rate USD{currency}=RATE"
-        yield Tile("P&L net of inference", "–", missing)
+        yield Tile("P&L net of inference", ABSENT, missing)
     else:
         net = terms.rate.net(report.pnl, first_cost)
         assumed = "" if currency == DOLLARS[0] else f", at 1 USD = {terms.rate.per_usd} {currency}"
         yield Tile("P&L net of inference", money(net), f"{currency}{assumed}", _tone(net))
     yield Tile("buy and hold", money(report.buy_and_hold_pnl), f"{currency}, after fees")
     fall = report.performance.max_drawdown if report.performance else None
-    yield Tile("largest drawdown", "–" if fall is None else f"{fall:.2%}", "from an earlier peak")
+    yield Tile("largest drawdown", ABSENT if fall is None else f"{fall:.2%}", "from an earlier peak")
     closed = [trip for trip in trips if trip.closed]
     won = sum(trip.pnl > 0 for trip in closed)
     yield Tile("round trips", f"{len(closed):,}", f"{won:,} with a gain")
-    each = dollars(first_cost // len(closed)) if closed else "–"
+    each = dollars(first_cost // len(closed)) if closed else ABSENT
     yield Tile("inference per round trip", each, "USD, of all calls")
     yield Tile("fees", f"{report.fees:,.2f}", f"{currency}, for {pluralize(report.fills, 'fill')}")
 
 
-def _charts(run: RecordedRun, trips: Sequence[RoundTrip]) -> dict[str, Any]:
+def _charts(run: RunOnRecord, trips: Sequence[RoundTrip]) -> dict[str, Any]:
     if not run.points:
         return {"equity": (), "drawdown": (), "legend": (), "prices": ()}
     equity, drawdown = equity_charts(run)
@@ -275,22 +278,24 @@ def _charts(run: RecordedRun, trips: Sequence[RoundTrip]) -> dict[str, Any]:
     }
 
 
-def _plans(run: RecordedRun) -> Iterator[tuple[str, ...]]:
+def _plans(run: RunOnRecord) -> Iterator[tuple[str, ...]]:
     for plan in run.report.plans:
         chosen = ", ".join(
             f"{words(name)} {value}" for name, value in plan.params.items() if name != "strategy_type"
         )
-        skill = "–" if plan.deflated_sharpe is None else f"{plan.deflated_sharpe:.2f}"
+        skill = ABSENT if plan.deflated_sharpe is None else f"{plan.deflated_sharpe:.2f}"
         yield moment(plan.as_of), words(plan.regime), chosen, f"{plan.tried:,}", skill
 
 
-def _table(name: str, counts: Mapping[str, int], tone: str = "") -> BarTable:
+def _table(name: str, counts: Mapping[str, int], tone: str = "") -> CountTable:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     most = max(counts.values(), default=0)
-    return BarTable(name, tuple(Bar(words(key), f"{n:,}", bar_shape(n, most)) for key, n in ordered), tone)
+    return CountTable(
+        name, tuple(CountBar(words(key), f"{n:,}", bar_shape(n, most)) for key, n in ordered), tone
+    )
 
 
-def _decisions(run: RecordedRun) -> Iterator[BarTable]:
+def _decisions(run: RunOnRecord) -> Iterator[CountTable]:
     for workflow, verdicts in run.report.decisions.items():
         yield _table(f"Decisions, {workflow}", verdicts)
     reasons = Counter[str]()
@@ -299,45 +304,51 @@ def _decisions(run: RecordedRun) -> Iterator[BarTable]:
     yield _table("No decision, by reason", reasons, "warn")
 
 
-def _calls(run: RecordedRun) -> Iterator[BarTable]:
+def _calls(run: RunOnRecord) -> Iterator[CountTable]:
     yield _table("Attempts, by outcome", run.report.attempts_by_outcome)
     costs = cost_by(run.attempts, "workflow")
     most = max(costs.values(), default=0)
-    bars = [Bar(name, f"{dollars(n)} USD", bar_shape(n, most)) for name, n in costs.most_common()]
-    yield BarTable("Cost of inference, by workflow", tuple(bars), "warn")
+    bars = [CountBar(name, f"{dollars(n)} USD", bar_shape(n, most)) for name, n in costs.most_common()]
+    yield CountTable("Cost of inference, by workflow", tuple(bars), "warn")
 
 
-def _facts(run: RecordedRun) -> Iterator[Fact]:
+def _facts(run: RunOnRecord) -> Iterator[Fact]:
     report, sent = run.report, [each for each in run.attempts if each.sent]
     yield Fact("attempts", f"{report.attempts:,}, of which {report.sent:,} were sent")
     yield Fact("tokens", f"{report.input_tokens:,} in, {report.output_tokens:,} out")
     yield Fact("latency", _latency(sent))
     fixed = sum(each.fixes > 0 for each in run.attempts)
-    yield Fact("answers repaired", f"{fixed:,}, with {pluralize(sum(e.fixes for e in run.attempts), 'change')}")
-    yield Fact("in doubt", f"{pluralize(report.in_doubt, 'call')}, charged in full" if report.in_doubt else "0")
+    yield Fact(
+        "answers repaired", f"{fixed:,}, with {pluralize(sum(e.fixes for e in run.attempts), 'change')}"
+    )
+    yield Fact(
+        "in doubt", f"{pluralize(report.in_doubt, 'call')}, charged in full" if report.in_doubt else "0"
+    )
     for kind, outcomes in report.injected.items():
         found = [f"{n:,} {FAULT_OUTCOMES.get(name, name)}" for name, n in outcomes.items()]
         yield Fact(f"injected {FAULT_NAMES.get(kind, words(kind))}", " · ".join(found) or "0")
-    orders = f"{report.orders:,} sent, {pluralize(report.fills, 'fill')}, fees {report.fees:,.2f} {run.currency}"
+    orders = (
+        f"{report.orders:,} sent, {pluralize(report.fills, 'fill')}, fees {report.fees:,.2f} {run.currency}"
+    )
     yield Fact("orders", orders)
 
 
 def _latency(sent: Sequence[AttemptOnRecord]) -> str:
     ordered = sorted(each.latency_ms for each in sent)
     if not ordered:
-        return "–"
+        return ABSENT
     places = [(percent, ordered[(len(ordered) - 1) * percent // 100]) for percent in QUANTILES]
     return ", ".join(f"{value:,.0f} ms ({percent} %)" for percent, value in places)
 
 
-def _trip(run: RecordedRun, trip: RoundTrip) -> TripRow:
+def _trip(run: RunOnRecord, trip: RoundTrip) -> TripRow:
     why = f"agentic-trading trace why {trip.fill_id[:PREFIX]} --store {run.folder.path}"
     return TripRow(
         symbol=trip.symbol,
         side=f"{'long' if trip.is_long else 'short'} {trip.quantity.normalize():f}",
         opened=moment(trip.opened),
         closed=moment(trip.closed) if trip.closed else "still open",
-        ended_by=words(trip.ended_by) or "–",
+        ended_by=words(trip.ended_by) or ABSENT,
         pnl=money(trip.pnl),
         tone=_tone(trip.pnl),
         fees=f"{trip.fees:,.2f}",
@@ -346,7 +357,7 @@ def _trip(run: RecordedRun, trip: RoundTrip) -> TripRow:
     )
 
 
-def _trips_note(run: RecordedRun, trips: Sequence[RoundTrip]) -> str:
+def _trips_note(run: RunOnRecord, trips: Sequence[RoundTrip]) -> str:
     used = sum(trip.inference_nusd for trip in trips)
     rest = sum(each.first_cost_nusd for each in run.attempts) - used
     shown = f"The first {MOST_TRIPS} of {len(trips):,}. " if len(trips) > MOST_TRIPS else ""
@@ -356,11 +367,11 @@ def _trips_note(run: RecordedRun, trips: Sequence[RoundTrip]) -> str:
     )
 
 
-def _period(period: Period) -> PeriodRow:
+def _period(period: EquityPeriod) -> PeriodRow:
     return PeriodRow(period.name, f"{period.share:+.2%}", money(period.pnl), _tone(period.pnl))
 
 
-def _record(run: RecordedRun) -> Iterator[Fact]:
+def _record(run: RunOnRecord) -> Iterator[Fact]:
     manifest = run.manifest
     digest = f"sha256:{manifest.digest}" if manifest.digest else "none, because the run has not ended"
     yield Fact("decision log", digest, is_code=True)
@@ -369,17 +380,22 @@ def _record(run: RecordedRun) -> Iterator[Fact]:
             yield Fact(f"bars of {symbol}", f"sha256:{found}", is_code=True)
     else:
         yield Fact("bars", f"{len(run.bars_sha256)} files. Their checksums are in `run.ended` of the log")
-    yield Fact("configuration", f"sha256:{manifest.config_sha256}" if manifest.config_sha256 else "–", is_code=True)
-    yield Fact("log", f"{run.log.verdict}, {pluralize(run.log.lines, 'line')}, head {run.log.head}", is_code=True)
+    yield Fact(
+        "configuration",
+        f"sha256:{manifest.config_sha256}" if manifest.config_sha256 else ABSENT,
+        is_code=True,
+    )
+    yield Fact(
+        "log", f"{run.log.verdict}, {pluralize(run.log.lines, 'line')}, head {run.log.head}", is_code=True
+    )
     yield Fact("package", f"agentic-trading {manifest.package}")
     yield Fact("seed", manifest.seed)
     yield Fact("faults injected", manifest.inject or "0")
 
 
-def _commands(run: RecordedRun) -> Iterator[Fact]:
+def _commands(run: RunOnRecord) -> Iterator[Fact]:
     folder, number = run.folder.path, run.report.run_number
     which = f" --run {number}" if number > 1 else ""
     incomplete = "" if run.manifest.digest else " --allow-incomplete"
     yield Fact("The same decisions, offline", f"agentic-trading replay run {folder}{which}{incomplete}")
     yield Fact("A check of the record", f"agentic-trading audit verify {folder}")
-

@@ -1,7 +1,7 @@
 """Read a run from its record: its result, its equity at each close, its decisions and calls."""
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -97,7 +97,7 @@ class ClosePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedRun:
+class RunOnRecord:
     """A run as its record shows it.
 
     Attributes:
@@ -128,7 +128,7 @@ class RecordedRun:
     is_portfolio: bool
 
 
-async def read_run(session: Path, *, run: int | None = None) -> RecordedRun:
+async def read_run(session: Path, *, run: int | None = None) -> RunOnRecord:
     """Read a run of a session's folder, by default the newest. Reads files only.
 
     If the run has not ended, was killed, or its log is broken, it is read up to the last time slice whose
@@ -157,7 +157,7 @@ async def read_run(session: Path, *, run: int | None = None) -> RecordedRun:
     tables = await asyncio.to_thread(load_tables)
     tables = tables_with(tables, manifest.capabilities)
     report = await report_of(manifest, folder, rebuilt.result, lines, tables, elapsed_s=0.0)
-    return RecordedRun(
+    return RunOnRecord(
         folder=folder,
         manifest=manifest,
         report=report,
@@ -183,7 +183,9 @@ def _bars_sha256(folder: SessionFolder, manifest: RunManifest) -> dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _RunLines:
-    """The lines of one run up to a fixed line, so that two reads of a growing log are the same."""
+    """The lines of one run up to a fixed line."""
+
+    # The line is fixed because the log may grow between two reads, which must have the same lines.
 
     folder: SessionFolder
     manifest: RunManifest
@@ -238,7 +240,7 @@ class _Events:
                 self.decisions.append(_decision(event, body, body.symbol))
             case PlanChosen() | PlanUndecided():
                 self.decisions.append(_decision(event, body, ""))
-            case _:  # events that neither decide nor trade
+            case _:  # left out, because these events neither decide nor trade
                 pass
 
     def _add_trade(self, event: Event, body: Order | Cancellation | OrderDenied | Fill) -> None:
@@ -258,6 +260,7 @@ class _Events:
                     self.placed.pop(refused.intent_id, None)
             case Fill():
                 self.fills.append(FillOnRecord(event.id, body))
+                # Stops and targets trade the filled quantity, so that they leave the open rest unchanged.
                 if body.cause in {"order", "deadline"}:
                     self.ended[body.order_id] = EXACT.add(self.ended[body.order_id], body.quantity)
             case _:
@@ -277,8 +280,8 @@ class _Rebuilt:
         self.points: list[ClosePoint] = []
         self.account = trading.paper_account(venue)
         self._events = events
-        self._fills = [each.fill for each in events.fills]
-        self._intents = list(events.placed.values())
+        self._fills = deque(each.fill for each in events.fills)
+        self._intents = deque(events.placed.values())
         self._venue = venue
         self._is_planned = is_planned
 
@@ -298,6 +301,21 @@ class _Rebuilt:
 
     async def _close(self, time_slice: TimeSlice, symbols: Decimal) -> None:
         result = self.result
+        self._see(time_slice)
+        self._trade_until(time_slice.at)
+        equity = self.account.snapshot().equity(result.marks)
+        result.curve.add(time_slice.bars, equity, result.fills)
+        if result.baselines is None or not time_slice.bars:
+            return
+        await result.baselines.on_bars(time_slice.bars, result.intents)
+        held, market_now = await result.baselines.equities(trading.STARTING_CASH, symbols)
+        # A portfolio is its own baseline of market orders, because it sends only these.
+        market_now = equity if self._is_planned else market_now
+        closes = {bar.symbol: bar.close for bar in time_slice.bars}
+        self.points.append(ClosePoint(time_slice.at, equity, held, market_now, closes))
+
+    def _see(self, time_slice: TimeSlice) -> None:
+        result = self.result
         for bar in time_slice.bars:
             result.bars[bar.symbol].add(bar)
             result.instruments.see(bar.symbol, (bar.open, bar.high, bar.low, bar.close), bar.volume)
@@ -305,24 +323,15 @@ class _Rebuilt:
                 companion.push(bar)
         for note in time_slice.notes:
             result.bars[note.symbol].note(note)
-        for fill in self._fills[len(result.fills) :]:
-            if fill.time > time_slice.at:
-                break
-            result.fills.append(fill)
-            self.account.apply(fill)
-        for intent in self._intents[len(result.intents) :]:
-            if intent.as_of > time_slice.at:
-                break
-            result.intents.append(intent)
-        equity = self.account.snapshot().equity(result.marks)
-        result.curve.add(time_slice.bars, equity, result.fills)
-        if result.baselines is not None and time_slice.bars:
-            await result.baselines.on_bars(time_slice.bars, result.intents)
-            held, market_now = await result.baselines.equities(trading.STARTING_CASH, symbols)
-            closes = {bar.symbol: bar.close for bar in time_slice.bars}
-            # A portfolio is its own baseline of market orders, because it sends only these.
-            market_now = equity if self._is_planned else market_now
-            self.points.append(ClosePoint(time_slice.at, equity, held, market_now, closes))
+
+    def _trade_until(self, at: datetime) -> None:
+        """Add the fills and the intents up to a time."""
+        result = self.result
+        while self._fills and self._fills[0].time <= at:
+            result.fills.append(self._fills.popleft())
+            self.account.apply(result.fills[-1])
+        while self._intents and self._intents[0].as_of <= at:
+            result.intents.append(self._intents.popleft())
 
 
 DecidingBody = Assessment | Undecided | StrategyChosen | IntentUndecided | PlanChosen | PlanUndecided

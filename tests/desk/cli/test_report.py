@@ -83,7 +83,11 @@ def test_cut_log_gives_warnings_and_page(copied: Path, command: Command) -> None
         (["copied", "--run", "2"], ExitCode.BAD_INPUT, "a run from 1 to 1"),
         (["copied", "--trials", "0"], ExitCode.BAD_INPUT, "--trials"),
         (["copied", "--inference-rate", "0.9"], ExitCode.BAD_INPUT, "Use a rate such as USDEUR=0.91."),
-        (["copied", "--inference-rate", "USDEUR=0.9"], ExitCode.BAD_INPUT, "the P&L is in USDT. Use no rate."),
+        (
+            ["copied", "--inference-rate", "USDEUR=0.9"],
+            ExitCode.BAD_INPUT,
+            "the P&L is in USDT. Use no rate.",
+        ),
         (["copied", "--out", "copied"], ExitCode.LOG_UNUSABLE, "cannot be written"),
         (["copied", "--out", "none/page.html"], ExitCode.LOG_UNUSABLE, "Choose another --out"),
         (["copied", "--csv", "copied/run.json"], ExitCode.LOG_UNUSABLE, "Choose another --csv"),

@@ -15,7 +15,6 @@ from agentic_trading.desk.planning import (
     TEMPLATES,
     BaseTemplate,
     GenerationFailedError,
-    MissingExtraError,
     MomentumTemplate,
     PanelFacts,
     TemplateCodeGenerator,

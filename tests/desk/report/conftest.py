@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.desk.report.record import RecordedRun, read_run
+from agentic_trading.desk.report.record import RunOnRecord, read_run
 from agentic_trading.desk.session.report import RunReport
 from tests.desk.report.recorded import FAULTY, PORTFOLIO, SMOLLM2, TWO, priced_rules
 from tests.flows.sessions import ran
@@ -23,18 +23,18 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunReport]:
 
 
 @pytest.fixture(scope="session")
-def runs(reports: dict[str, RunReport]) -> dict[str, RecordedRun]:
+def runs(reports: dict[str, RunReport]) -> dict[str, RunOnRecord]:
     """Return the same sessions, read from their records."""
     return {name: asyncio.run(read_run(report.log.parent)) for name, report in reports.items()}
 
 
 @pytest.fixture
-def faulty(runs: dict[str, RecordedRun]) -> RecordedRun:
+def faulty(runs: dict[str, RunOnRecord]) -> RunOnRecord:
     """Return the session with faults and prices."""
     return runs["faults"]
 
 
 @pytest.fixture
-def folder(faulty: RecordedRun) -> Path:
+def folder(faulty: RunOnRecord) -> Path:
     """Return its folder."""
     return faulty.folder.path

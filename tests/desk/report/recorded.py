@@ -7,7 +7,7 @@ from typing import Any
 from agentic_trading.desk.inference import rate_for
 from agentic_trading.desk.report.assumptions import ReportTerms
 from agentic_trading.desk.report.page import html_of, page_of
-from agentic_trading.desk.report.record import RecordedRun
+from agentic_trading.desk.report.record import RunOnRecord
 from tests.flows.sessions import FAULTS
 
 SMOLLM2: dict[str, Any] = {
@@ -44,6 +44,6 @@ def priced_rules(folder: Path) -> Path:
     return path
 
 
-def page_html(run: RecordedRun, terms: ReportTerms | None = None) -> str:
+def page_html(run: RunOnRecord, terms: ReportTerms | None = None) -> str:
     """Return the page of a run as text."""
     return html_of(page_of(run, terms or ReportTerms(rate_for(run.currency))))

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from agentic_trading.desk.report.record import RecordedRun
-from tests.browser import chromium, opened
+from agentic_trading.desk.report.record import RunOnRecord
+from tests.browser import Scheme, chromium, opened
 from tests.desk.report.recorded import page_html
 from tests.desk.report.test_page import HOSTILE
 
 pytestmark = pytest.mark.timeout(180)  # whole sessions are run, and a browser is started
 
+SCHEMES: tuple[Scheme, Scheme] = ("light", "dark")
 NAMES = ["recorded", "faults", "two symbols", "portfolio"]
 CUT = """
 [...document.querySelectorAll('h1, h2, h3, p, dt, dd, th, td, li, code, figcaption')].filter(each => {
@@ -65,7 +66,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def pages(runs: dict[str, RecordedRun], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def pages(runs: dict[str, RunOnRecord], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the files of the pages of four sessions, by name."""
     folder = tmp_path_factory.mktemp("pages")
     found = {}
@@ -79,11 +80,11 @@ def ground(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", [320, 700, 1200])
 @pytest.mark.parametrize("name", NAMES)
 def test_page_fits_its_screen(
-    name: str, width: int, scheme: str, browser: Browser, pages: dict[str, Path]
+    name: str, width: int, scheme: Scheme, browser: Browser, pages: dict[str, Path]
 ) -> None:
     with opened(browser, pages[name], width=width, scheme=scheme) as found:
         assert found.complaints == []
@@ -101,7 +102,7 @@ def test_page_at_double_text_size_fits(browser: Browser, pages: dict[str, Path])
 
 def test_themes_have_readable_contrast(browser: Browser, pages: dict[str, Path]) -> None:
     grounds = {}
-    for scheme in ("light", "dark"):
+    for scheme in SCHEMES:
         with opened(browser, pages["two symbols"], width=1200, scheme=scheme) as found:
             grounds[scheme] = ground(found.page)
             assert found.page.evaluate(CONTRAST) >= 4.5
@@ -120,7 +121,9 @@ def test_printed_page_is_light(browser: Browser, pages: dict[str, Path]) -> None
 def test_parts_have_names_for_readers(browser: Browser, pages: dict[str, Path]) -> None:
     with opened(browser, pages["portfolio"], width=1200, scheme="light") as found:
         count = found.page.evaluate("[...document.querySelectorAll('svg.chart')].length")
-        named = found.page.evaluate("[...document.querySelectorAll('svg.chart[role=img][aria-label]')].length")
+        named = found.page.evaluate(
+            "[...document.querySelectorAll('svg.chart[role=img][aria-label]')].length"
+        )
 
         assert count == named == 54
         assert found.page.evaluate("document.querySelectorAll('h1').length") == 1
@@ -137,7 +140,7 @@ def test_keyboard_reaches_assumptions(browser: Browser, pages: dict[str, Path]) 
         assert found.page.url.endswith("#assumptions")
 
 
-def test_hostile_text_runs_no_script(browser: Browser, faulty: RecordedRun, tmp_path: Path) -> None:
+def test_hostile_text_runs_no_script(browser: Browser, faulty: RunOnRecord, tmp_path: Path) -> None:
     decisions = [replace(each, verdict=HOSTILE, reason=HOSTILE) for each in faulty.decisions]
     manifest = faulty.manifest.model_copy(update={"seed": HOSTILE, "package": HOSTILE})
     path = tmp_path / "hostile.html"
@@ -149,7 +152,7 @@ def test_hostile_text_runs_no_script(browser: Browser, faulty: RecordedRun, tmp_
         assert not found.is_too_wide
 
 
-def test_injected_script_is_blocked(browser: Browser, faulty: RecordedRun, tmp_path: Path) -> None:
+def test_injected_script_is_blocked(browser: Browser, faulty: RunOnRecord, tmp_path: Path) -> None:
     path = tmp_path / "injected.html"
     html = page_html(faulty).replace("</main>", "<script>document.title = 'ran'</script></main>")
     path.write_text(html, encoding="utf-8")

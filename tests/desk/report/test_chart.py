@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.report.chart import Chart, Plot, Size, bar_shape, round_times, round_values
+from agentic_trading.desk.report.chart import Chart, ChartSize, TimePlot, bar_shape, round_times, round_values
 
 BEGIN = datetime(2023, 3, 20, tzinfo=UTC)
-SIZE = Size(320, 200)
+SIZE = ChartSize(320, 200)
 
 
-def drawn(values: list[float], **size: int) -> tuple[Plot, Chart]:
+def drawn(values: list[float], **size: int) -> tuple[TimePlot, Chart]:
     """Return a line of values, one each five minutes."""
     times = [BEGIN + timedelta(minutes=5 * n) for n in range(len(values))]
-    plot = Plot(times, min(values), max(values), Size(320, 200, **size))
+    plot = TimePlot(times, min(values), max(values), ChartSize(320, 200, **size))
     plot.line("session", zip(times, values, strict=True))
     return plot, plot.chart("Equity")
 
@@ -80,7 +80,7 @@ def test_labels_stay_inside_the_chart() -> None:
 
     for label in chart.labels:
         half = len(label.text) * 6.4 / 2
-        assert 0 <= float(label.x) - (half if label.anchor == "middle" else 0)
+        assert float(label.x) - (half if label.anchor == "middle" else 0) >= 0
         assert float(label.x) + (half if label.anchor == "middle" else 0) <= SIZE.width
         assert 0 < float(label.y) < SIZE.height
 
@@ -102,8 +102,8 @@ def test_marks_have_tooltips_and_places() -> None:
 def test_share_axis_has_percent_labels() -> None:
     times = [BEGIN, BEGIN + timedelta(days=1)]
 
-    deep = Plot(times, -0.3, 0.0, SIZE, is_share=True).chart("Drawdown")
-    flat = Plot(times, 0.0, 0.0, SIZE, is_share=True).chart("Drawdown")
+    deep = TimePlot(times, -0.3, 0.0, SIZE, is_share=True).chart("Drawdown")
+    flat = TimePlot(times, 0.0, 0.0, SIZE, is_share=True).chart("Drawdown")
 
     assert {label.text for label in deep.labels} >= {"0%", "-20%"}
     assert "0.0%" not in {label.text for label in deep.labels}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.desk.report.export import write_csv
-from agentic_trading.desk.report.record import RecordedRun
+from agentic_trading.desk.report.record import RunOnRecord
 from agentic_trading.llm.errors import StoreError
 
 pytestmark = pytest.mark.timeout(180)  # whole sessions are run, one of 50 stocks
@@ -19,7 +19,7 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_files_have_rows_of_record(faulty: RecordedRun, tmp_path: Path) -> None:
+def test_files_have_rows_of_record(faulty: RunOnRecord, tmp_path: Path) -> None:
     written = write_csv(faulty, tmp_path / "out")
 
     assert [path.name for path in written] == ["equity.csv", "fills.csv", "decisions.csv", "calls.csv"]
@@ -35,7 +35,7 @@ def test_files_have_rows_of_record(faulty: RecordedRun, tmp_path: Path) -> None:
     assert {row["outcome"] for row in calls} == set(faulty.report.attempts_by_outcome)
 
 
-def test_undated_calls_count_from_the_start(faulty: RecordedRun, tmp_path: Path) -> None:
+def test_undated_calls_count_from_the_start(faulty: RunOnRecord, tmp_path: Path) -> None:
     undated = replace(faulty, attempts=[replace(each, as_of=None) for each in faulty.attempts])
 
     equity, *_ = map(table, write_csv(undated, tmp_path))
@@ -43,7 +43,7 @@ def test_undated_calls_count_from_the_start(faulty: RecordedRun, tmp_path: Path)
     assert Decimal(equity[0]["inference_usd"]) == Decimal(faulty.report.cost_nusd) / 10**9
 
 
-def test_file_in_place_of_folder_is_an_error(faulty: RecordedRun, tmp_path: Path) -> None:
+def test_file_in_place_of_folder_is_an_error(faulty: RunOnRecord, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("", encoding="utf-8")
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.desk.inference import InferenceRate
-from agentic_trading.desk.report.assumptions import ReportTerms, deflated_sharpe
+from agentic_trading.desk.report.assumptions import ReportTerms, skill_after
 from agentic_trading.desk.report.page import MOST_TRIPS, SessionPage, page_of
-from agentic_trading.desk.report.record import RecordedRun, read_run
+from agentic_trading.desk.report.record import RunOnRecord, read_run
 from agentic_trading.desk.session.report import RunReport
 from agentic_trading.operate.session_folder import SessionFolder
 from tests.desk.report.recorded import page_html
@@ -47,7 +47,7 @@ class Tags(HTMLParser):
         self.text += data
 
 
-def view(run: RecordedRun, **terms: object) -> SessionPage:
+def view(run: RunOnRecord, **terms: object) -> SessionPage:
     """Return the views of a page, at a rate of 1."""
     return page_of(run, replace(ReportTerms(InferenceRate(run.currency, Decimal(1))), **terms))  # type: ignore[arg-type]
 
@@ -62,7 +62,7 @@ def rows(page: SessionPage) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.parametrize("name", ["recorded", "faults", "two symbols", "portfolio"])
 def test_page_shows_figures_of_report(
-    name: str, reports: dict[str, RunReport], runs: dict[str, RecordedRun]
+    name: str, reports: dict[str, RunReport], runs: dict[str, RunOnRecord]
 ) -> None:
     report, page = reports[name], view(runs[name])
 
@@ -88,7 +88,12 @@ def test_page_shows_figures_of_report(
     [("faults", 1, True, False), ("two symbols", 2, True, False), ("portfolio", 50, False, True)],
 )
 def test_symbols_have_charts(
-    name: str, charts: int, has_narrow: bool, has_months: bool, runs: dict[str, RecordedRun]  # noqa: FBT001 - of one case
+    name: str,
+    charts: int,
+    *,
+    has_narrow: bool,
+    has_months: bool,
+    runs: dict[str, RunOnRecord],
 ) -> None:
     page = view(runs[name])
 
@@ -105,7 +110,7 @@ def test_second_page_has_equal_bytes(folder: Path) -> None:
     assert first == second
 
 
-def test_policy_allows_only_the_own_style(faulty: RecordedRun) -> None:
+def test_policy_allows_only_the_own_style(faulty: RunOnRecord) -> None:
     html = page_html(faulty)
 
     [style] = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
@@ -114,7 +119,7 @@ def test_policy_allows_only_the_own_style(faulty: RecordedRun) -> None:
 
 
 @pytest.mark.parametrize("name", ["recorded", "faults", "two symbols", "portfolio"])
-def test_page_names_no_address(name: str, runs: dict[str, RecordedRun]) -> None:
+def test_page_names_no_address(name: str, runs: dict[str, RunOnRecord]) -> None:
     html = page_html(runs[name])
 
     assert re.findall(r"https?:|//|url\(|@import", html) == []
@@ -124,7 +129,7 @@ def test_page_names_no_address(name: str, runs: dict[str, RecordedRun]) -> None:
     assert [href for href in re.findall(r'href="([^"]*)"', html) if not href.startswith("#")] == []
 
 
-def test_hostile_text_is_escaped(folder: Path, tmp_path: Path, faulty: RecordedRun) -> None:
+def test_hostile_text_is_escaped(folder: Path, tmp_path: Path, faulty: RunOnRecord) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "hostile"))
     path = SessionFolder(copy).manifest(1)
     fields = json.loads(path.read_text(encoding="utf-8"))
@@ -143,7 +148,7 @@ def test_hostile_text_is_escaped(folder: Path, tmp_path: Path, faulty: RecordedR
     assert "<script>alert(1)</script>" in hostile.text
 
 
-def test_net_pnl_has_its_rate(faulty: RecordedRun) -> None:
+def test_net_pnl_has_its_rate(faulty: RunOnRecord) -> None:
     cost = Decimal(faulty.report.cost_nusd) / 10**9
 
     page = view(faulty, rate=InferenceRate("USDT", Decimal("0.5")))
@@ -155,23 +160,23 @@ def test_net_pnl_has_its_rate(faulty: RecordedRun) -> None:
     assert rows(page)["exchange rate"][0] == "1 USD = 0.5 USDT"
 
 
-def test_unknown_rate_hides_net_pnl(faulty: RecordedRun) -> None:
+def test_unknown_rate_hides_net_pnl(faulty: RunOnRecord) -> None:
     page = view(replace(faulty, currency="EUR"), rate=None)
 
     value, note = tiles(page)["P&L net of inference"]
-    assert value == "–"
+    assert value == "-"
     assert note == "not shown: P&L is in EUR. Pass --inference-rate USDEUR=RATE"
     assert rows(page)["exchange rate"][0] == "unknown"
 
 
-def test_dollars_need_no_rate(faulty: RecordedRun) -> None:
+def test_dollars_need_no_rate(faulty: RunOnRecord) -> None:
     page = view(replace(faulty, currency="USD"))
 
     assert tiles(page)["P&L net of inference"][1] == "USD"
     assert rows(page)["exchange rate"][0] == "none needed"
 
 
-def test_recorded_answers_count_with_first_cost(faulty: RecordedRun) -> None:
+def test_recorded_answers_count_with_first_cost(faulty: RunOnRecord) -> None:
     attempts = [replace(each, cost_nusd=0) for each in faulty.attempts]
     report = faulty.report.model_copy(update={"cost_nusd": 0})
 
@@ -183,7 +188,7 @@ def test_recorded_answers_count_with_first_cost(faulty: RecordedRun) -> None:
     assert again["cost of inference"][1] == "USD, of the recorded calls. This run paid 0.0000"
 
 
-def test_trips_show_inference_and_command(faulty: RecordedRun) -> None:
+def test_trips_show_inference_and_command(faulty: RunOnRecord) -> None:
     page = view(faulty)
 
     first = faulty.fills[0]
@@ -196,7 +201,7 @@ def test_trips_show_inference_and_command(faulty: RecordedRun) -> None:
     assert [trip.closed for trip in page.trips].count("still open") == len(faulty.report.open_positions)
 
 
-def test_many_trips_are_cut_with_a_note(faulty: RecordedRun) -> None:
+def test_many_trips_are_cut_with_a_note(faulty: RunOnRecord) -> None:
     fills = [filled(n, "-1" if n % 2 else "1", "100") for n in range(2 * MOST_TRIPS + 4)]
 
     page = view(replace(faulty, fills=fills))
@@ -205,15 +210,15 @@ def test_many_trips_are_cut_with_a_note(faulty: RecordedRun) -> None:
     assert page.trips_note.startswith(f"The first {MOST_TRIPS} of {MOST_TRIPS + 2}. ")
 
 
-def test_run_without_trades_has_a_page(faulty: RecordedRun) -> None:
+def test_run_without_trades_has_a_page(faulty: RunOnRecord) -> None:
     result = replace(faulty.result, fills=[])
     empty = replace(faulty, fills=[], decisions=[], attempts=[], result=result, points=faulty.points[:1])
 
     page = view(empty)
 
-    assert (page.trips, tiles(page)["inference per round trip"][0]) == ((), "–")
+    assert (page.trips, tiles(page)["inference per round trip"][0]) == ((), "-")
     assert "0 round trips." in page_html(empty)
-    assert {fact.name: fact.text for fact in page.facts}["latency"] == "–"
+    assert {fact.name: fact.text for fact in page.facts}["latency"] == "-"
 
 
 def test_run_without_bars_has_a_page(folder: Path, tmp_path: Path) -> None:
@@ -227,12 +232,12 @@ def test_run_without_bars_has_a_page(folder: Path, tmp_path: Path) -> None:
     assert (page.equity, page.prices, page.days) == ((), (), ())
     assert rows(page)["length"][0] == "0 bars"
     assert page.warnings[0].startswith("The record is cut off. interactions.jsonl, line 2: ")
-    assert page.warnings[1].startswith("The page shows the run up to – UTC")
+    assert page.warnings[1].startswith("The page shows the run up to - UTC")
     assert "<h2>Equity</h2>" not in page_html(run)
 
 
-def test_trials_deflate_the_sharpe_ratio(faulty: RecordedRun) -> None:
-    one, many = (deflated_sharpe(faulty, trials) for trials in (1, 100))
+def test_trials_deflate_the_sharpe_ratio(faulty: RunOnRecord) -> None:
+    one, many = (skill_after(faulty, trials) for trials in (1, 100))
 
     assert one is not None
     assert many is not None
@@ -243,12 +248,12 @@ def test_trials_deflate_the_sharpe_ratio(faulty: RecordedRun) -> None:
     assert text.startswith(f"Deflated Sharpe ratio {many:.3f}: ")
 
 
-def test_flat_equity_has_no_deflated_sharpe(faulty: RecordedRun) -> None:
+def test_flat_equity_has_no_deflated_sharpe(faulty: RunOnRecord) -> None:
     flat = replace(faulty, points=[replace(each, equity=Decimal(100_000)) for each in faulty.points])
     ruined = replace(faulty, points=[replace(each, equity=Decimal(-1)) for each in faulty.points])
 
-    assert deflated_sharpe(flat, 10) is deflated_sharpe(ruined, 10) is None
-    assert rows(view(flat, trials=10))["trials"][1].startswith("Deflated Sharpe ratio –: ")
+    assert skill_after(flat, 10) is skill_after(ruined, 10) is None
+    assert rows(view(flat, trials=10))["trials"][1].startswith("Deflated Sharpe ratio -: ")
 
 
 @pytest.mark.parametrize(
@@ -262,7 +267,7 @@ def test_flat_equity_has_no_deflated_sharpe(faulty: RecordedRun) -> None:
     ],
 )
 def test_card_has_origin_of_sample(
-    provider: str, knowledge: dict[str, int], claim: str, sample: str, faulty: RecordedRun
+    provider: str, knowledge: dict[str, int], claim: str, sample: str, faulty: RunOnRecord
 ) -> None:
     report = faulty.report.model_copy(update={"provider": provider, "knowledge": knowledge})
 
@@ -272,7 +277,7 @@ def test_card_has_origin_of_sample(
     assert rows(page)["out of sample"][0] == sample
 
 
-def test_own_bars_are_of_unknown_sample(faulty: RecordedRun) -> None:
+def test_own_bars_are_of_unknown_sample(faulty: RunOnRecord) -> None:
     data = [each.model_copy(update={"is_sample": False}) for each in faulty.report.data]
 
     page = view(replace(faulty, report=faulty.report.model_copy(update={"data": data, "model": ""})))
@@ -281,7 +286,7 @@ def test_own_bars_are_of_unknown_sample(faulty: RecordedRun) -> None:
     assert page.title == "BTCUSDT · rules"
 
 
-def test_unfinished_run_has_other_commands(faulty: RecordedRun) -> None:
+def test_unfinished_run_has_other_commands(faulty: RunOnRecord) -> None:
     manifest = faulty.manifest.model_copy(update={"digest": None, "interrupted": True, "config_sha256": ""})
     report = faulty.report.model_copy(update={"run_number": 2})
 
@@ -292,11 +297,18 @@ def test_unfinished_run_has_other_commands(faulty: RecordedRun) -> None:
     assert page.warnings[-1] == "The run was interrupted. The page shows it up to its last closed bar."
 
 
-def test_undated_decisions_are_not_drawn(faulty: RecordedRun) -> None:
+def test_undated_decisions_are_not_drawn(faulty: RunOnRecord) -> None:
     undated = [replace(each, as_of=None) for each in faulty.decisions]
-    later = [replace(each, as_of=each.as_of + timedelta(0), verdict="other") for each in faulty.decisions if each.as_of]
+    later = [
+        replace(each, as_of=each.as_of + timedelta(0), verdict="other")
+        for each in faulty.decisions
+        if each.as_of
+    ]
 
-    shapes = [{shape.kind for shape in view(replace(faulty, decisions=some)).prices[0].wide.shapes} for some in (undated, later)]
+    shapes = [
+        {shape.kind for shape in view(replace(faulty, decisions=some)).prices[0].wide.shapes}
+        for some in (undated, later)
+    ]
 
     assert {kind for kind in shapes[0] if kind.startswith("tick-")} == set()
     assert {kind for kind in shapes[1] if kind.startswith("tick-")} == {"tick-aside"}

@@ -10,7 +10,7 @@ import pytest
 
 from agentic_trading.desk.instrument import ZERO
 from agentic_trading.desk.report.figures import round_trips
-from agentic_trading.desk.report.record import RecordedRun, cost_by, read_run
+from agentic_trading.desk.report.record import RunOnRecord, cost_by, read_run
 from agentic_trading.desk.session.report import RunProgress, RunReport
 from agentic_trading.desk.session.run import run_session
 from agentic_trading.llm.errors import StoreError
@@ -29,7 +29,7 @@ def comparable(report: RunReport) -> RunReport:
     return report.model_copy(update={"elapsed_s": 0.0})
 
 
-def check_sums(run: RecordedRun) -> None:
+def check_sums(run: RunOnRecord) -> None:
     """Check that the parts of a page add up to its totals."""
     assert sum((trip.pnl for trip in round_trips(run)), ZERO) == run.report.pnl
     assert run.points[-1].equity == run.report.equity_end
@@ -41,7 +41,7 @@ def check_sums(run: RecordedRun) -> None:
 
 @pytest.mark.parametrize("name", ["recorded", "faults", "two symbols", "portfolio"])
 def test_recorded_run_equals_its_report(
-    name: str, reports: dict[str, RunReport], runs: dict[str, RecordedRun]
+    name: str, reports: dict[str, RunReport], runs: dict[str, RunOnRecord]
 ) -> None:
     report, run = reports[name], runs[name]
 
@@ -110,7 +110,7 @@ async def test_growing_run_is_read_to_complete_slice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [40, 150])
-async def test_broken_log_is_read_to_broken_line(line: int, faulty: RecordedRun, tmp_path: Path) -> None:
+async def test_broken_log_is_read_to_broken_line(line: int, faulty: RunOnRecord, tmp_path: Path) -> None:
     broken = Path(shutil.copytree(faulty.folder.path, tmp_path / "broken"))
     log = SessionFolder(broken).log
     lines = log.read_bytes().splitlines(keepends=True)
