@@ -125,8 +125,9 @@ def _length(run: RunOnRecord, trips: Sequence[RoundTrip]) -> AssumptionRow:
         return AssumptionRow("length", "0 bars", "The run has no bar.")
     # The error of a yearly Sharpe ratio is about 1 / sqrt(years), because the ratio of a bar has 1 / sqrt(bars).
     years = figures.bars / (year.sessions * year.bars_per_session)
+    closed = sum(trip.closed is not None for trip in trips)
     sharpe = "-" if figures.sharpe is None else f"{figures.sharpe:.2f}"
-    text = f"{pluralize(figures.bars, 'close')}, {pluralize(len(trips), 'round trip')}. Sharpe ratio {sharpe} per year, with a standard error of about {1 / sqrt(years):.1f}."
+    text = f"{pluralize(figures.bars, 'close')}, {pluralize(closed, 'round trip')}. Sharpe ratio {sharpe} per year, with a standard error of about {1 / sqrt(years):.1f}."
     return AssumptionRow("length", f"{years:.3f} years", text)
 
 
