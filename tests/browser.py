@@ -2,16 +2,18 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 REQUIRED = os.environ.get("REQUIRE_SERVICES") == "1"  # noqa: TID251 - test set-up
+T = TypeVar("T")
 Scheme = Literal["light", "dark"]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -26,21 +28,8 @@ def program_or_skip() -> str:
     return program
 
 
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """Run a browser for as long as the block lasts."""
-    program = program_or_skip()
-    with sync_playwright() as playwright:
-        # Root has no sandbox in a container. The pages of tests are our own.
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        try:
-            yield browser
-        finally:
-            browser.close()
-
-
 @dataclass
-class Opened:
+class Visit:
     """A page in the browser. `complaints` are the texts of its console, its errors and its dialogs."""
 
     page: Page
@@ -52,21 +41,50 @@ class Opened:
         return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))
 
 
+class Chromium:
+    """A running browser on a thread of its own, because Playwright keeps an event loop running on its thread."""
+
+    def __init__(self, browser: Browser, thread: Executor) -> None:
+        self._browser = browser
+        self._thread = thread
+
+    def visit(
+        self, path: Path, look: Callable[[Visit], T], *, width: int = 1200, scheme: Scheme = "light"
+    ) -> T:
+        """Open a file in a theme, and return the result of `look`, which runs on the browser's thread."""
+        return self._thread.submit(self._visit, path, look, width, scheme).result()
+
+    def _visit(self, path: Path, look: Callable[[Visit], T], width: int, scheme: Scheme) -> T:
+        page = self._browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        found = Visit(page)
+        page.on("console", lambda message: found.complaints.append(message.text))
+        page.on("pageerror", lambda error: found.complaints.append(str(error)))
+
+        def close(dialog: Dialog) -> None:
+            found.complaints.append(dialog.message)
+            dialog.dismiss()
+
+        page.on("dialog", close)
+        try:
+            page.goto(path.resolve().as_uri(), wait_until="load")
+            return look(found)
+        finally:
+            page.close()
+
+
 @contextmanager
-def opened(browser: Browser, path: Path, *, width: int, scheme: Scheme) -> Iterator[Opened]:
-    """Open a file for as long as the block lasts, in a theme: light or dark."""
-    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    found = Opened(page)
-    page.on("console", lambda message: found.complaints.append(message.text))
-    page.on("pageerror", lambda error: found.complaints.append(str(error)))
-
-    def close(dialog: Dialog) -> None:
-        found.complaints.append(dialog.message)
-        dialog.dismiss()
-
-    page.on("dialog", close)
-    try:
-        page.goto(path.resolve().as_uri(), wait_until="load")
-        yield found
-    finally:
-        page.close()
+def chromium() -> Iterator[Chromium]:
+    """Run a browser for as long as the block lasts."""
+    program = program_or_skip()
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        playwright = thread.submit(lambda: sync_playwright().start()).result()
+        try:
+            # Root has no sandbox in a container. The pages of tests are our own.
+            options: dict[str, Any] = {"executable_path": program, "args": ["--no-sandbox"]}
+            browser = thread.submit(lambda: playwright.chromium.launch(**options)).result()
+            try:
+                yield Chromium(browser, thread)
+            finally:
+                thread.submit(browser.close).result()
+        finally:
+            thread.submit(playwright.stop).result()

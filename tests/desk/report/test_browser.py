@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Page
 
 from agentic_trading.desk.report.record import RunOnRecord
-from tests.browser import Scheme, chromium, opened
+from tests.browser import Chromium, Scheme, Visit, chromium
 from tests.desk.report.recorded import page_html
 from tests.desk.report.test_page import HOSTILE
 
@@ -59,7 +59,7 @@ CONTRAST = """
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator[Chromium]:
     """Return a browser for the tests of this file."""
     with chromium() as running:
         yield running
@@ -76,6 +76,12 @@ def pages(runs: dict[str, RunOnRecord], tmp_path_factory: pytest.TempPathFactory
     return found
 
 
+def faults_of(visit: Visit) -> list[object]:
+    """Return the complaints of a page, the texts that are cut, and the labels that overlap."""
+    too_wide = ["scrolls to the side"] if visit.is_too_wide else []
+    return [*visit.complaints, *too_wide, *visit.page.evaluate(CUT), *visit.page.evaluate(OVERLAPPING)]
+
+
 def ground(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
 
@@ -84,79 +90,89 @@ def ground(page: Page) -> str:
 @pytest.mark.parametrize("width", [320, 700, 1200])
 @pytest.mark.parametrize("name", NAMES)
 def test_page_fits_its_screen(
-    name: str, width: int, scheme: Scheme, browser: Browser, pages: dict[str, Path]
+    name: str, width: int, scheme: Scheme, browser: Chromium, pages: dict[str, Path]
 ) -> None:
-    with opened(browser, pages[name], width=width, scheme=scheme) as found:
-        assert found.complaints == []
-        assert not found.is_too_wide
-        assert found.page.evaluate(CUT) == []
-        assert found.page.evaluate(OVERLAPPING) == []
+    assert browser.visit(pages[name], faults_of, width=width, scheme=scheme) == []
 
 
-def test_page_at_double_text_size_fits(browser: Browser, pages: dict[str, Path]) -> None:
-    with opened(browser, pages["faults"], width=640, scheme="light") as found:
-        found.page.evaluate("document.documentElement.style.fontSize = '28px'")
+def test_cut_and_overlapping_texts_are_found(browser: Chromium, pages: dict[str, Path]) -> None:
+    def spoil(visit: Visit) -> list[object]:
+        visit.page.evaluate("document.querySelector('.sub').style.whiteSpace = 'nowrap'")
+        visit.page.evaluate("document.querySelectorAll('text').forEach(each => each.style.fontSize = '40px')")
+        return faults_of(visit)
 
-        assert not found.is_too_wide
+    found = "\n".join(map(str, browser.visit(pages["faults"], spoil, width=320)))
 
-
-def test_themes_have_readable_contrast(browser: Browser, pages: dict[str, Path]) -> None:
-    grounds = {}
-    for scheme in SCHEMES:
-        with opened(browser, pages["two symbols"], width=1200, scheme=scheme) as found:
-            grounds[scheme] = ground(found.page)
-            assert found.page.evaluate(CONTRAST) >= 4.5
-
-    assert grounds == {"light": "rgb(247, 247, 245)", "dark": "rgb(20, 23, 26)"}
+    assert "P: " in found
+    assert " over " in found
 
 
-def test_printed_page_is_light(browser: Browser, pages: dict[str, Path]) -> None:
-    with opened(browser, pages["faults"], width=1200, scheme="dark") as found:
-        found.page.emulate_media(media="print")
+def test_page_at_double_text_size_fits(browser: Chromium, pages: dict[str, Path]) -> None:
+    def enlarge(visit: Visit) -> bool:
+        visit.page.evaluate("document.documentElement.style.fontSize = '28px'")
+        return visit.is_too_wide
 
-        assert ground(found.page) == "rgb(255, 255, 255)"
-        assert found.page.pdf(format="A4").startswith(b"%PDF")
-
-
-def test_parts_have_names_for_readers(browser: Browser, pages: dict[str, Path]) -> None:
-    with opened(browser, pages["portfolio"], width=1200, scheme="light") as found:
-        count = found.page.evaluate("[...document.querySelectorAll('svg.chart')].length")
-        named = found.page.evaluate(
-            "[...document.querySelectorAll('svg.chart[role=img][aria-label]')].length"
-        )
-
-        assert count == named == 54
-        assert found.page.evaluate("document.querySelectorAll('h1').length") == 1
-        assert found.page.evaluate("document.querySelectorAll('th:not([scope])').length") == 0
+    assert not browser.visit(pages["faults"], enlarge, width=640)
 
 
-def test_keyboard_reaches_assumptions(browser: Browser, pages: dict[str, Path]) -> None:
-    with opened(browser, pages["faults"], width=1200, scheme="light") as found:
-        found.page.keyboard.press("Tab")
-        outline = found.page.evaluate("getComputedStyle(document.activeElement).outlineWidth")
-        found.page.keyboard.press("Enter")
+def test_themes_have_readable_contrast(browser: Chromium, pages: dict[str, Path]) -> None:
+    def look(visit: Visit) -> tuple[str, float]:
+        return ground(visit.page), float(visit.page.evaluate(CONTRAST))
 
-        assert outline == "3px"
-        assert found.page.url.endswith("#assumptions")
+    found = {scheme: browser.visit(pages["two symbols"], look, scheme=scheme) for scheme in SCHEMES}
+
+    assert found["light"][0] == "rgb(247, 247, 245)"
+    assert found["dark"][0] == "rgb(20, 23, 26)"
+    assert min(contrast for _, contrast in found.values()) >= 4.5
 
 
-def test_hostile_text_runs_no_script(browser: Browser, faulty: RunOnRecord, tmp_path: Path) -> None:
+def test_printed_page_is_light(browser: Chromium, pages: dict[str, Path]) -> None:
+    def print_it(visit: Visit) -> tuple[str, bytes]:
+        visit.page.emulate_media(media="print")
+        return ground(visit.page), visit.page.pdf(format="A4")
+
+    color, pdf = browser.visit(pages["faults"], print_it, scheme="dark")
+
+    assert color == "rgb(255, 255, 255)"
+    assert pdf.startswith(b"%PDF")
+
+
+def test_parts_have_names_for_readers(browser: Chromium, pages: dict[str, Path]) -> None:
+    def count(visit: Visit) -> list[int]:
+        parts = ("svg.chart", "svg.chart[role=img][aria-label]", "h1", "th:not([scope])")
+        return [visit.page.locator(part).count() for part in parts]
+
+    assert browser.visit(pages["portfolio"], count) == [54, 54, 1, 0]
+
+
+def test_keyboard_reaches_assumptions(browser: Chromium, pages: dict[str, Path]) -> None:
+    def press(visit: Visit) -> tuple[str, str]:
+        visit.page.keyboard.press("Tab")
+        outline = visit.page.evaluate("getComputedStyle(document.activeElement).outlineWidth")
+        visit.page.keyboard.press("Enter")
+        return outline, visit.page.url.partition("#")[2]
+
+    assert browser.visit(pages["faults"], press) == ("3px", "assumptions")
+
+
+def test_hostile_text_runs_no_script(browser: Chromium, faulty: RunOnRecord, tmp_path: Path) -> None:
     decisions = [replace(each, verdict=HOSTILE, reason=HOSTILE) for each in faulty.decisions]
     manifest = faulty.manifest.model_copy(update={"seed": HOSTILE, "package": HOSTILE})
     path = tmp_path / "hostile.html"
     path.write_text(page_html(replace(faulty, decisions=decisions, manifest=manifest)), encoding="utf-8")
 
-    with opened(browser, path, width=320, scheme="light") as found:
-        assert found.complaints == []
-        assert found.page.evaluate("document.scripts.length") == 0
-        assert not found.is_too_wide
+    def look(visit: Visit) -> list[object]:
+        return [*visit.complaints, visit.page.evaluate("document.scripts.length"), visit.is_too_wide]
+
+    assert browser.visit(path, look, width=320) == [0, False]
 
 
-def test_injected_script_is_blocked(browser: Browser, faulty: RunOnRecord, tmp_path: Path) -> None:
+def test_injected_script_is_blocked(browser: Chromium, faulty: RunOnRecord, tmp_path: Path) -> None:
     path = tmp_path / "injected.html"
     html = page_html(faulty).replace("</main>", "<script>document.title = 'ran'</script></main>")
     path.write_text(html, encoding="utf-8")
 
-    with opened(browser, path, width=1200, scheme="light") as found:
-        assert found.page.title() != "ran"
-        assert "Content Security Policy" in "".join(found.complaints)
+    title, complaints = browser.visit(path, lambda visit: (visit.page.title(), visit.complaints))
+
+    assert title != "ran"
+    assert "Content Security Policy" in "".join(complaints)
