@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agentic_trading.audit.trace import why
 from agentic_trading.llm import Event, JsonFileInteractionStore, LLMInteraction, LLMResult
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import PLATFORM, RunEnded, RunStarted
-from agentic_trading.operate.log_check import LogCheck, LogFinding, audit_log, check_file
+from agentic_trading.llm.stores.jsonl.writer import Durability
+from agentic_trading.operate.log_check import LogCheck, LogFinding, audit_log, check_end, check_file
 from agentic_trading.operate.session_folder import ROWS_A_MARK, SessionFolder
+from agentic_trading.platform.port_adapters import records_of
 from tests.build import NOW, event, interaction
 from tests.flows.sessions import ran
 from tests.logging_kept import logging_kept
@@ -187,3 +191,42 @@ async def test_run_end_with_wrong_lines_is_found(
         ("cut off", 2, ""),
     ]
     assert found.verdict == "broken"
+
+
+BYTES_READ = Path("/proc/self/io")
+"""The bytes that this process has read so far, in its first line."""
+
+
+def bytes_read_for_trace(path: Path, lines: int) -> int:
+    """Write a log of `lines` events, index it, and return the bytes that the questions of a trace then read."""
+    store = JsonFileInteractionStore(path, durability=Durability.RELAXED, segment_bytes=1 << 19)
+
+    async def write() -> None:
+        for number in range(lines):
+            id_, cause = f"event-{number:06}", f"event-{number - 1:06}" if number % 4 else ""
+            made = event(
+                id=id_, trace_id=f"trace-{number // 4:06}", causation_id=cause, body={"text": "x" * 400}
+            )
+            await store.record(made)
+        await store.aclose()
+        async with aclosing(records_of(path)) as records:
+            assert len(await records.trace("trace-000001")) == 4
+
+    async def ask() -> None:
+        async with aclosing(records_of(path)) as records:
+            assert len((await why(records, "event-000007")).path) == 4
+            assert len(await records.trace("trace-000001")) == 4
+        assert (await check_end(path)).lines == lines
+
+    asyncio.run(write())
+    before = int(BYTES_READ.read_text(encoding="utf-8").split()[1])
+    asyncio.run(ask())
+    return int(BYTES_READ.read_text(encoding="utf-8").split()[1]) - before
+
+
+@pytest.mark.skipif(not BYTES_READ.exists(), reason="the bytes that a process reads are known on Linux only")
+def test_trace_reads_as_much_of_large_log(tmp_path: Path) -> None:
+    small = bytes_read_for_trace(tmp_path / "small.jsonl", 400)
+    large = bytes_read_for_trace(tmp_path / "large.jsonl", 8_000)
+
+    assert 0 < large < small + 20_000, (small, large)  # the large log has 6 million bytes

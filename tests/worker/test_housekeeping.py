@@ -241,8 +241,8 @@ async def test_warning_id_is_equal_across_workers() -> None:
     desks = [gateway([], ledger=ledger, clock=clock) for _ in range(2)]
     await spend(ledger, ask(85, tenant="default"))
 
-    for desk in desks:
-        await upkeep(desk).tick()
+    for number, desk in enumerate(desks):
+        await upkeep(desk, worker=f"w-{number}").tick()
         clock.advance_to(clock.now() + timedelta(minutes=1))
         await spend(ledger, ask(1, tenant="default"))
     with capture_logs() as said:

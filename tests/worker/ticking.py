@@ -104,6 +104,7 @@ def upkeep(
     outlives: bool = False,
     windows_by: Clock | None = None,
     wall: Any = None,
+    worker: str = "w-1",
 ) -> Housekeeper:
     """Return the upkeep of a gateway."""
     watched = HousekeepingScope(
@@ -116,7 +117,7 @@ def upkeep(
         windows_by,
     )
     return Housekeeper(
-        watched, BurnRateMeter(Windows()), desk.recorder, desk.clock, wall or desk.clock, "w-1"
+        watched, BurnRateMeter(Windows()), desk.recorder, desk.clock, wall or desk.clock, worker
     )
 
 
