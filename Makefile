@@ -60,6 +60,7 @@ wheel: $(READY_DEV)  ## build the wheel, install and run it on every declared Py
 check: lint types arch cov  ## run all checks before a commit
 	$(PY) -m tools.prose
 	$(PY) -m tools.schemas check
+	$(PY) -m tools.monitoring check
 	$(PY) -m tools.prices
 
 fmt: $(READY_DEV)  ## format the code

@@ -255,18 +255,18 @@ def figures() -> list[Figure]:
         # `records` took four: the reader, logs by name, the command and its view. Ledger snapshots took two: the format, and the
         # task that follows the log.
         # Part 16a bought the report of a session (nine files) and P&L net of inference (one). Three files of the report have
-        # one importer: its charts, its page and its CSV files.
-        Figure("files of the gateway", len(gateway), 248),
+        # one importer: its charts, its page and its CSV files. It bought metrics from one list (two files).
+        Figure("files of the gateway", len(gateway), 250),
         Figure("files of the desk", len(desk), 108),
-        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 42_760),
+        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 43_280),
         Figure("code lines of the desk", sum(module.code_lines for module in desk), 15_600),
-        Figure("files with one importer", len(one_importer(ours)), 65),
+        Figure("files with one importer", len(one_importer(ours)), 66),
         Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 0),
         Figure("public names that stand for two things", len(names_twice(ours, *definitions)), 0),
         Figure("import lines, % of all", round(import_share(ours), 1), 6.6),
         Figure("dependencies that nothing imports", len(unused_dependencies()), 0),
         Figure("one call: functions called", walk.calls, 560),
-        Figure("one call: files entered", len(set(walk.files)), 52),
+        Figure("one call: files entered", len(set(walk.files)), 53),
         Figure("one call: moves between packages, types and root files apart", walk.package_moves, 60),
     ]  # fmt: skip
 

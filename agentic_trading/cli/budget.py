@@ -76,6 +76,14 @@ Seconds = Annotated[
 ]
 
 
+OnAlert = Annotated[
+    str | None,
+    typer.Option(
+        "--on-alert",
+        metavar="CMD",
+        help="Program and arguments to run for each new warning, without a shell. The event is on its standard input.",
+    ),
+]
 ShownTenant = Annotated[
     str,
     typer.Option(
@@ -112,18 +120,23 @@ def show_budgets(
         show_json(asdict(views[0]))
 
 
-@app.command("watch")
+@app.command("watch", short_help="Show budgets and update them until Ctrl-C.")
 def watch_budgets(
     *,
     tenant: ShownTenant = "default",
     seconds: Seconds = None,
+    on_alert: OnAlert = None,
     store: Store = None,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Show budgets and update them until Ctrl-C."""
+    """Show budgets and update them until Ctrl-C.
+
+    With --on-alert, a command is run once for each new warning. It gets the event as JSON on its standard
+    input. Warnings that hold at the start are sent too. If the command fails, a warning is printed.
+    """
     from agentic_trading.cli.budget_tables import location_of, watch
 
-    run_async(watch(location_of(store, ledger), tenant, seconds=seconds))
+    run_async(watch(location_of(store, ledger), tenant, seconds=seconds, on_alert=on_alert))
 
 
 @app.command("set", short_help="Set a limit.")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from agentic_trading.cancellation import run_async
 from agentic_trading.cli import output
-from agentic_trading.cli.exits import ExitCode, stop
+from agentic_trading.cli.exits import ExitCode, say, stop
 from agentic_trading.cli.options import log_of
 from agentic_trading.cli.settings import configured, start
 from agentic_trading.clock import SystemClock
@@ -30,15 +30,8 @@ from agentic_trading.governance.status_feed import (
     QueuedStatus,
 )
 from agentic_trading.llm.event import PLATFORM
+from agentic_trading.operate import budgets as budget_api
 from agentic_trading.operate.budget_log import BudgetEvent, LedgerRebuildReport
-from agentic_trading.operate.budgets import (
-    BudgetLocation,
-    BudgetLocationOptions,
-    BudgetView,
-    open_location,
-    read_view,
-    read_views,
-)
 from agentic_trading.operate.choices import check_ledger_url
 from agentic_trading.operate.operator_commands import command_values, execute_acknowledged, live_place
 from agentic_trading.platform.errors import OptionError
@@ -70,7 +63,7 @@ def execute_and_print(
         stop(ExitCode.FOUND_WRONG, reach.problem)
 
 
-def command_location_of(store: Path | None, ledger: str | None) -> BudgetLocationOptions:
+def command_location_of(store: Path | None, ledger: str | None) -> budget_api.BudgetLocationOptions:
     """Return the place that the options name, or the only live place.
 
     Raises `OptionError` if there is no live place or more than one, and the errors of `location_of`.
@@ -84,7 +77,7 @@ def command_location_of(store: Path | None, ledger: str | None) -> BudgetLocatio
     return live_place(config, settings.runs, named)
 
 
-def location_of(store: Path | None, ledger: str | None) -> BudgetLocationOptions:
+def location_of(store: Path | None, ledger: str | None) -> budget_api.BudgetLocationOptions:
     """Return the place to read, from the options or the configuration. `store` overrides a configured server.
 
     Raises:
@@ -95,15 +88,15 @@ def location_of(store: Path | None, ledger: str | None) -> BudgetLocationOptions
     url = ledger or (None if store is not None else configured().ledger.url)
     if not url:
         log = log_of(store)
-        return BudgetLocationOptions(log.parent, log=log)
+        return budget_api.BudgetLocationOptions(log.parent, log=log)
     check_ledger_url(url)
     if (
         store is None and start().store is None
     ):  # no log, because the newest session may be one of another server
-        return BudgetLocationOptions(None, url)
+        return budget_api.BudgetLocationOptions(None, url)
     with suppress(OptionError):  # without a log, names are only looked up elsewhere
-        return BudgetLocationOptions(None, url, log_of(store))
-    return BudgetLocationOptions(None, url)
+        return budget_api.BudgetLocationOptions(None, url, log_of(store))
+    return budget_api.BudgetLocationOptions(None, url)
 
 
 _MOST_ROWS = 12
@@ -130,7 +123,7 @@ def controls_table(place: str, tenant: str, controls: TenantControls) -> list[Re
     ]
 
 
-def budgets(view: BudgetView) -> list[RenderableType]:
+def budgets(view: budget_api.BudgetView) -> list[RenderableType]:
     """Return the current budgets of a tenant."""
     parts: list[RenderableType] = [output.heading(f"Budgets of {view.tenant} · {view.place}"), *_halts(view)]
     if view.counters:
@@ -208,7 +201,7 @@ def _charge(amount: Amount) -> str:
     return ", ".join(given) or "nothing"
 
 
-def _halts(view: BudgetView) -> Iterator[RenderableType]:
+def _halts(view: budget_api.BudgetView) -> Iterator[RenderableType]:
     for tenant, controls in ((PLATFORM, view.platform), (view.tenant, view.controls)):
         for halt in controls.halts:
             whose = "every tenant's " if tenant == PLATFORM else ""
@@ -217,7 +210,7 @@ def _halts(view: BudgetView) -> Iterator[RenderableType]:
             yield Text(f"  HALTED: {output.printable(halted)}", style="bold red")
 
 
-def _not_counted_yet(view: BudgetView) -> Iterator[RenderableType]:
+def _not_counted_yet(view: budget_api.BudgetView) -> Iterator[RenderableType]:
     """Yield the limits that no counter shows yet, because no worker has applied them."""
     named = {(limit.scope, limit.id, limit.window) for limit in view.controls.limits}
     waiting = [
@@ -355,14 +348,22 @@ def _amount(unit: limit_types.Unit, value: int) -> str:
 _LOOK_EVERY_S = 0.25
 
 
-async def watch(where: BudgetLocationOptions, tenant: str, *, seconds: float | None) -> None:
+async def watch(
+    where: budget_api.BudgetLocationOptions,
+    tenant: str,
+    *,
+    seconds: float | None,
+    on_alert: str | None = None,
+) -> None:
     """Draw the budgets of a tenant, or of all tenants (`*`), for `seconds` or until Ctrl-C.
 
     If the server is unreachable, the error is shown and the reading is repeated. In a pipe or a file, a view
-    is printed when it has changed.
+    is printed when it has changed. `on_alert` is a command that is run for each new warning. Raises
+    `OptionError` if it cannot be run.
     """
+    alert_command = None if on_alert is None else await asyncio.to_thread(budget_api.AlertCommand, on_alert)
     out = output.console()
-    async with aclosing(_views(where, tenant, seconds)) as views:
+    async with aclosing(_views(where, tenant, seconds, alert_command)) as views:
         if out.is_terminal:
             await _draw(out, views)
         else:
@@ -385,22 +386,35 @@ async def _print(out: Console, views: AsyncGenerator[Group]) -> None:
             output.print_table(view)
 
 
-async def _views(where: BudgetLocationOptions, tenant: str, seconds: float | None) -> AsyncGenerator[Group]:
+async def _views(
+    where: budget_api.BudgetLocationOptions,
+    tenant: str,
+    seconds: float | None,
+    alert_command: budget_api.AlertCommand | None,
+) -> AsyncGenerator[Group]:
     clock = SystemClock()
     started = clock.monotonic()
-    async with open_location(where) as place:
+    async with budget_api.open_location(where) as place:
         while seconds is None or clock.monotonic() - started < seconds:
-            yield await _view(place, tenant)
+            yield await _view(place, tenant, alert_command)
             await asyncio.sleep(_LOOK_EVERY_S)
 
 
-async def read_budgets(where: BudgetLocationOptions, tenant: str) -> list[BudgetView]:
+async def read_budgets(where: budget_api.BudgetLocationOptions, tenant: str) -> list[budget_api.BudgetView]:
     """Return the budgets at a place of a tenant, or of all tenants that workers have reported (`*`)."""
-    async with open_location(where) as place:
-        return await read_views(place) if tenant == PLATFORM else [await read_view(place, tenant)]
+    async with budget_api.open_location(where) as place:
+        return await _read(place, tenant)
 
 
-def all_budgets(views: Sequence[BudgetView], place: str) -> list[RenderableType]:
+async def _read(place: budget_api.BudgetLocation, tenant: str) -> list[budget_api.BudgetView]:
+    return (
+        await budget_api.read_views(place)
+        if tenant == PLATFORM
+        else [await budget_api.read_view(place, tenant)]
+    )
+
+
+def all_budgets(views: Sequence[budget_api.BudgetView], place: str) -> list[RenderableType]:
     """Return the budgets of several tenants in sequence."""
     if not views:
         return [output.paragraph(f"No worker has reported a tenant at {place}.")]
@@ -408,14 +422,14 @@ def all_budgets(views: Sequence[BudgetView], place: str) -> list[RenderableType]
     return [*parts, *_more(len(views), _MOST_TENANTS)]
 
 
-async def _parts(place: BudgetLocation, tenant: str) -> list[RenderableType]:
-    if tenant == PLATFORM:
-        return all_budgets(await read_views(place), place.name)
-    return budgets(await read_view(place, tenant))
-
-
-async def _view(place: BudgetLocation, tenant: str) -> Group:
+async def _view(
+    place: budget_api.BudgetLocation, tenant: str, alert_command: budget_api.AlertCommand | None
+) -> Group:
     try:
-        return Group(*(await _parts(place, tenant)))
+        found = await _read(place, tenant)
     except (LedgerError, ControlError) as e:
         return Group(output.paragraph(f"{place.name}: {e}", "red"))
+    if alert_command is not None:
+        for problem in await alert_command.note(found):
+            say(f"Warning: {problem}", err=True)
+    return Group(*(all_budgets(found, place.name) if tenant == PLATFORM else budgets(found[0])))

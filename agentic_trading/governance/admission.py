@@ -69,10 +69,11 @@ class RefusalSpan:
 
 
 class RefusedCounters:
-    """The counters that have refused calls since the last read."""
+    """The counters that have refused calls: since the last read, and how many calls since the start."""
 
     def __init__(self) -> None:
         self._spans: dict[RefusedCounter, RefusalSpan] = {}
+        self._calls: dict[RefusedCounter, int] = {}
 
     def note(self, tenant: str, declined: Declined, now: datetime) -> None:
         """Note a refused call.
@@ -84,15 +85,21 @@ class RefusedCounters:
         of = RefusedCounter(tenant, declined.scope, declined.id, declined.window, declined.unit)
         span = RefusalSpan(now, now, declined.left)
         self._spans[of] = self._spans.pop(of, span).joined(span)
-        if len(self._spans) > _COUNTERS:
-            # The counter with the oldest refusal goes. Without a bound, invented agent names would fill the
-            # memory.
-            del self._spans[next(iter(self._spans))]
+        self._calls[of] = self._calls.pop(of, 0) + 1
+        for counters in (self._spans, self._calls):
+            if len(counters) > _COUNTERS:
+                # The counter with the oldest refusal goes. Without a bound, invented agent names would fill
+                # the memory.
+                del counters[next(iter(counters))]
 
     def take(self) -> Mapping[RefusedCounter, RefusalSpan]:
         """Return the refusing counters since the last call, and start again."""
         taken, self._spans = self._spans, {}
         return taken
+
+    def calls(self) -> Mapping[RefusedCounter, int]:
+        """Return the number of refused calls by counter since the start, or since the counter was dropped."""
+        return dict(self._calls)
 
 
 def exhausted(declined: Declined, limits: Iterable[limit_types.Limit] = ()) -> FailureReason:

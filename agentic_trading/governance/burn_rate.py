@@ -10,8 +10,15 @@ from typing import Final, Literal
 
 from agentic_trading.governance import limits as limit_types
 from agentic_trading.governance.admission import RefusalSpan, RefusedCounter
+from agentic_trading.governance.events import (
+    BudgetExhausted,
+    BudgetExhaustionForecast,
+    BudgetThresholdReached,
+)
 from agentic_trading.governance.ledger import Balance
 from agentic_trading.governance.prices import Amount
+from agentic_trading.ids import derived_id
+from agentic_trading.llm.event import Event
 
 SHORT = timedelta(minutes=5)
 LONG = timedelta(hours=1)
@@ -292,3 +299,37 @@ class Alerts:
 
 def _subject(alert: Alert) -> tuple[object, ...]:
     return alert.kind, alert.unit, alert.most, *_counter(alert.forecast.balance)
+
+
+_WARNINGS: Final = {
+    "threshold": BudgetThresholdReached,
+    "exhausted": BudgetExhausted,
+    "forecast": BudgetExhaustionForecast,
+}
+
+
+def warning_event(alert: Alert, now: datetime) -> Event:
+    """Return the record of a warning.
+
+    Its id depends only on the counter and its limit, so that all workers record the same event. The amounts
+    and the time differ between workers, and the first record counts.
+    """
+    forecast, balance = alert.forecast, alert.forecast.balance
+    subject = (balance.tenant, balance.scope, balance.id, balance.window, balance.window_id)
+    body = _WARNINGS[alert.kind](
+        scope=balance.scope,
+        id=balance.id,
+        window=balance.window,
+        window_id=balance.window_id,
+        unit=alert.unit,
+        spent=alert.spent,
+        most=alert.most,
+        nusd_per_hour=forecast.burn.long.nusd,
+        exhausted_at=forecast.exhausted_at,
+    )
+    return body.as_event(
+        event_id=derived_id("budget", alert.kind, alert.unit, *subject, alert.most),
+        trace_id="budget",
+        tenant_id=balance.tenant,
+        time=now,
+    )

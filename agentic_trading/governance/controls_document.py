@@ -3,7 +3,7 @@
 import asyncio
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -272,6 +272,12 @@ class HaltRegistry:
     def open(self, tenant: str) -> None:
         """Apply the last known controls again. Harmless if the tenant is not closed."""
         self._closed.pop(tenant, None)
+
+    def counts(self, tenant: str) -> Mapping[HaltScope, int]:
+        """Return the number of halts of a tenant, or of the platform, by scope."""
+        controls = self._by_tenant.get(tenant)
+        halts = (*(controls.halts if controls is not None else ()), *self._raised.get(tenant, ()))
+        return {scope: sum(halt.scope is scope for halt in halts) for scope in HaltScope}
 
     def problem(self, envelope: LLMEnvelope, *, in_flight: bool = False) -> FailureReason | None:
         """Return why this envelope is halted, or None.

@@ -285,6 +285,10 @@ class Gate:
         """
         return self._counts.refused_for.take()
 
+    def refused_calls(self) -> Mapping[answers.RefusedCounter, int]:
+        """Return the number of refused calls by counter since the start."""
+        return self._counts.refused_for.calls()
+
     async def _answer(
         self, request: ModelRequest, principal: str, input_tokens: int | None
     ) -> answers.Admitted | answers.Denied | answers.Deferred | answers.AlreadyDispatched:

@@ -16,7 +16,8 @@ from agentic_trading.files import read_file
 from agentic_trading.governance.admission import DeniedCall
 from agentic_trading.governance.burn_rate import BurnRate, Forecast
 from agentic_trading.governance.ledger import Balance, LedgerStatistics, QueuedReservation
-from agentic_trading.governance.limits import UNITS, ScopeKind, Unit, Window
+from agentic_trading.governance.limits import UNITS, Ceiling, ScopeKind, Unit, Window
+from agentic_trading.governance.prices import Amount
 from agentic_trading.llm.errors import FailureKind
 
 Units = tuple[int, int, int]
@@ -27,6 +28,7 @@ class CounterStatus(BaseModel, frozen=True):
     """One counter: ceiling, spent (including in doubt), held, in doubt, and forecast.
 
     `exhausted` are the units that are used up, or in which it has refused every call for five minutes.
+    `exhausted_unit` is the unit that is exhausted first, if the rates of both spans lead to it.
     """
 
     scope: ScopeKind
@@ -40,6 +42,7 @@ class CounterStatus(BaseModel, frozen=True):
     nusd_per_hour: int | None = None
     exhausted_at: datetime | None = None
     exhausted: tuple[Unit, ...] = ()
+    exhausted_unit: Unit | None = None
 
 
 class QueuedStatus(BaseModel, frozen=True):
@@ -168,6 +171,32 @@ def counter(balance: Balance, forecast: Forecast | None = None) -> CounterStatus
         nusd_per_hour=burn.long.nusd if burn is not None else None,
         exhausted_at=forecast.exhausted_at if forecast is not None else None,
         exhausted=forecast.exhausted if forecast is not None else _used_up(balance),
+        exhausted_unit=forecast.unit if forecast is not None and forecast.is_steady else None,
+    )
+
+
+def forecast_of(tenant: str, status: CounterStatus) -> Forecast:
+    """Return the forecast of a reported counter. Of its rates, only the dollars are known."""
+    balance = Balance(
+        tenant,
+        status.scope,
+        status.id,
+        status.window,
+        status.window_id,
+        Ceiling(*status.most),
+        Amount(*status.spent),
+        Amount(*status.held),
+        Amount(*status.in_doubt),
+    )
+    pace = Amount(status.nusd_per_hour or 0, 0, 0)
+    is_steady = status.exhausted_unit is not None
+    return Forecast(
+        balance,
+        BurnRate(pace, pace),
+        status.exhausted_at,
+        status.exhausted_unit,
+        is_steady=is_steady,
+        exhausted=status.exhausted,
     )
 
 

@@ -1,16 +1,20 @@
 """The budgets of a place, and operator commands to its controls."""
 
 import asyncio
+import shlex
+import shutil
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance import limits as limit_types
+from agentic_trading.governance import status_feed as status_api
+from agentic_trading.governance.burn_rate import Alerts, warning_event
 from agentic_trading.governance.commands import (
     AddHalt,
     OperatorCommand,
@@ -21,15 +25,7 @@ from agentic_trading.governance.commands import (
 )
 from agentic_trading.governance.controls_document import ControlStore, HaltScope, TenantControls
 from agentic_trading.governance.ledger import Ledger
-from agentic_trading.governance.status_feed import (
-    BudgetStatus,
-    CounterStatus,
-    QueuedStatus,
-    StatusFeed,
-    counters,
-    parked,
-)
-from agentic_trading.llm.event import PLATFORM
+from agentic_trading.llm.event import PLATFORM, Event
 from agentic_trading.llm.limits import NANO
 from agentic_trading.operate import choices
 from agentic_trading.platform.errors import OptionError
@@ -64,7 +60,7 @@ class BudgetLocation:
 
     name: str
     controls: ControlStore
-    statuses: StatusFeed
+    statuses: status_api.StatusFeed
     ledger: Ledger | None = None
 
 
@@ -87,9 +83,9 @@ class BudgetView:
     tenant: str
     controls: TenantControls
     platform: TenantControls
-    counters: tuple[CounterStatus, ...]
-    parked: tuple[QueuedStatus, ...]
-    workers: tuple[BudgetStatus, ...]
+    counters: tuple[status_api.CounterStatus, ...]
+    parked: tuple[status_api.QueuedStatus, ...]
+    workers: tuple[status_api.BudgetStatus, ...]
 
 
 @asynccontextmanager
@@ -139,8 +135,8 @@ async def read_view(place: BudgetLocation, tenant: str) -> BudgetView:
         queued = newest.parked if newest is not None else ()
         return BudgetView(place.name, tenant, controls, platform, reported, queued, workers)
     balances = await place.ledger.balances(tenant, limited=True, at=_present(workers))
-    queued = parked(await place.ledger.waiting(tenant))
-    shown = _joined(counters(balances, ()), reported, workers)
+    queued = status_api.parked(await place.ledger.waiting(tenant))
+    shown = _joined(status_api.counters(balances, ()), reported, workers)
     return BudgetView(place.name, tenant, controls, platform, shown, queued, workers)
 
 
@@ -149,15 +145,17 @@ async def read_views(place: BudgetLocation) -> list[BudgetView]:
     return [await read_view(place, tenant) for tenant in await place.statuses.tenants()]
 
 
-def _present(workers: Sequence[BudgetStatus]) -> datetime | None:
+def _present(workers: Sequence[status_api.BudgetStatus]) -> datetime | None:
     """Return the current time of the running workers for windows. None if each call has its own time."""
     running = [status.windows_at for status in workers if status.is_running]
     return max((at for at in running if at is not None), default=None if running else SystemClock().now())
 
 
 def _joined(
-    now: Iterable[CounterStatus], reported: Iterable[CounterStatus], workers: Iterable[BudgetStatus]
-) -> tuple[CounterStatus, ...]:
+    now: Iterable[status_api.CounterStatus],
+    reported: Iterable[status_api.CounterStatus],
+    workers: Iterable[status_api.BudgetStatus],
+) -> tuple[status_api.CounterStatus, ...]:
     """Return the current counters with the reported forecasts and exhausted units."""
     forecasts = {_key(one): one for one in reported}
     running = (one for status in workers if status.is_running for one in status.counters)
@@ -167,13 +165,87 @@ def _joined(
     for key, counter in found.items():
         known, refusing = forecasts.get(key, counter), exhausted.get(key, counter).exhausted
         units = tuple(unit for unit in limit_types.UNITS if unit in {*counter.exhausted, *refusing})
-        forecast = {"nusd_per_hour": known.nusd_per_hour, "exhausted_at": known.exhausted_at}
+        names = ("nusd_per_hour", "exhausted_at", "exhausted_unit")
+        forecast = {name: getattr(known, name) for name in names}
         found[key] = counter.model_copy(update={"exhausted": units, **forecast})
     return tuple((exhausted | found).values())
 
 
-def _key(counter: CounterStatus) -> tuple[str, ...]:
+def _key(counter: status_api.CounterStatus) -> tuple[str, ...]:
     return counter.scope, counter.id, counter.window, counter.window_id
+
+
+ALERT_COMMAND_WITHIN_S: Final = 30.0
+_MOST_SENT: Final = 10_000
+
+
+class AlertCommand:
+    """A command that is run for each new warning, with the event as a line of JSON on its standard input.
+
+    The event is the one that workers record, with the same id. A warning is sent once, and again by another
+    process.
+
+    Args:
+        text: The command and its arguments, with the quotes of a shell. No shell runs it.
+        within_s: Time limit of a run, in seconds. The program is then killed.
+
+    Raises:
+        OptionError: If the text has no command, or its program does not exist.
+
+    """
+
+    def __init__(self, text: str, *, within_s: float = ALERT_COMMAND_WITHIN_S) -> None:
+        self._within_s = within_s
+        try:
+            self._words = shlex.split(text)
+        except ValueError as e:
+            raise OptionError("--on-alert", f"{text!r} ({e})", "a command with closed quotes") from None
+        if not self._words or shutil.which(self._words[0]) is None:
+            found = "empty" if not self._words else f"{self._words[0]!r}, which is no program"
+            raise OptionError(
+                "--on-alert", found, "a program on PATH, or the path of a program, and its arguments"
+            )
+        self._alerts = Alerts()
+        self._sent: dict[str, None] = {}
+
+    async def note(self, views: Iterable[BudgetView]) -> list[str]:
+        """Run the command for each new warning of these budgets. Return a text for each run that failed."""
+        forecasts = [
+            status_api.forecast_of(view.tenant, counter)
+            for view in views
+            for counter in view.counters
+            if counter.scope not in limit_types.SHORT_LIVED
+        ]
+        failures = []
+        for alert in self._alerts.new(forecasts):
+            event = warning_event(alert, SystemClock().now())
+            if event.id in self._sent:
+                continue
+            self._sent[event.id] = None
+            if len(self._sent) > _MOST_SENT:  # because every minute may have new windows
+                del self._sent[next(iter(self._sent))]
+            if problem := await self._run(event):
+                failures.append(f"--on-alert {self._words[0]} {problem} (event {event.id}, {event.kind})")
+        return failures
+
+    async def _run(self, event: Event) -> str:
+        """Run the command for an event. Return why it failed, or an empty text."""
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        try:
+            process = await asyncio.create_subprocess_exec(*self._words, stdin=pipe, stdout=null, stderr=pipe)
+        except OSError as e:
+            return f"cannot be started ({e.strerror})"
+        try:
+            async with asyncio.timeout(self._within_s):
+                _, said = await process.communicate(event.wire + b"\n")
+        except TimeoutError:
+            return f"has not ended within {self._within_s:g} s and was killed"
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return f"ended with exit code {process.returncode}: {last}" if process.returncode else ""
 
 
 Word = TypeVar("Word", limit_types.ScopeKind, limit_types.Window)

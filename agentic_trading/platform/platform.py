@@ -239,6 +239,12 @@ class Platform(TypedAnswers):
             raise RuntimeError(_NOT_OPEN)
         return self._running.statistics()
 
+    async def reporting(self) -> Mapping[str, int]:
+        """Return the number of workers that report now, by tenant. Empty without a feed of statuses."""
+        if self._running is None:
+            raise RuntimeError(_NOT_OPEN)
+        return await self._running.reporting()
+
     async def problems(self) -> Mapping[str, str]:
         """Return the reason for each part that is unusable now: `bus`, `ledger` or `stream`."""
         if self._running is None:

@@ -1,15 +1,13 @@
 """A worker process: a platform on a shared bus, with health and metrics, until it is stopped."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import disk_usage
 from socket import gethostname
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
 from agentic_trading.bus.errors import BusUnavailableError, TopicSetupError
@@ -20,9 +18,15 @@ from agentic_trading.logger import get_logger
 from agentic_trading.platform import adapters
 from agentic_trading.platform.config import BACKTEST_APART, PlatformConfig, TenantConfig
 from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.metrics import (
+    attempt_samples,
+    budget_samples,
+    metrics_text,
+    platform_samples,
+    worker_samples,
+)
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.settings import load_config
-from agentic_trading.platform.workers import PlatformStatistics
 from agentic_trading.worker.claim import ClaimStoreUnavailableError
 from agentic_trading.worker.delivery import AsOfClock
 from agentic_trading.worker.outbox import OutboxLag
@@ -37,9 +41,6 @@ AWAY: Final = (
     ClaimStoreUnavailableError,
 )
 """Errors that a worker waits out at its start. A ledger that was rolled back is among them."""
-
-PARTS: Final = ("asking", "bus", "ledger", "start", "stream")
-"""The parts that can keep a worker from serving. Each has a metric at all times."""
 
 FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 15.0
@@ -169,10 +170,15 @@ class WorkerProcess:
         """Return the metrics in the Prometheus text format."""
         health, lag, folder = await self.health(), await self._outbox_lag(), self.config.folder
         free = None if folder is None else await asyncio.to_thread(_free_bytes, folder)
-        counts = self._platform.statistics() if self._platform else None
-        registry = CollectorRegistry()
-        registry.register(_Figures(health, counts, lag, free))
-        return generate_latest(registry)
+        parts = [worker_samples(health, lag, free)]
+        if (platform := self._platform) is not None:
+            statistics = platform.statistics()
+            parts += [platform_samples(statistics), attempt_samples(statistics.pool.attempts)]
+            if statistics.pool.budgets is not None:
+                reporting = await _reporting(platform)
+                # In threads, because thousands of samples take longer than the loop may be blocked.
+                parts.append(await asyncio.to_thread(budget_samples, statistics.pool.budgets, reporting))
+        return await asyncio.to_thread(metrics_text, *parts)
 
     async def _outbox_lag(self) -> OutboxLag | None:
         """Return how far the stream is behind the log. None without a stream or a readable log."""
@@ -184,112 +190,21 @@ class WorkerProcess:
             return None
 
 
+async def _reporting(platform: Platform) -> Mapping[str, int]:
+    """Return the number of reporting workers by tenant. Empty if the server does not answer in time."""
+    try:
+        async with asyncio.timeout(ASKED_WITHIN_S):
+            return await platform.reporting()
+    except TimeoutError:
+        return {}
+
+
 def _free_bytes(folder: Path) -> int | None:
     """Return the free bytes on the disk of a log. None if its folder does not exist."""
     try:
         return disk_usage(folder).free
     except OSError:
         return None
-
-
-@dataclass(frozen=True, slots=True, eq=False)  # because a registry compares by identity
-class _Figures:
-    """The metrics of a worker, as Prometheus collects them."""
-
-    health: Mapping[str, Any]
-    statistics: PlatformStatistics | None
-    lag: OutboxLag | None
-    free_bytes: int | None
-
-    def collect(self) -> Iterator[Metric]:
-        is_serving, problems = self.health["state"] == "serving", self.health["problems"]
-        yield GaugeMetricFamily("agentic_worker_serving", "1 while the worker takes envelopes.", is_serving)
-        yield GaugeMetricFamily(
-            "agentic_worker_ready",
-            "1 while the worker takes envelopes and all servers answer.",
-            self.health["ready"],
-        )
-        problem = GaugeMetricFamily(
-            "agentic_worker_problem",
-            "1 for each part that cannot be used. /readyz shows the reasons.",
-            labels=["part"],
-        )
-        for part in sorted({*PARTS, *problems}):
-            problem.add_metric([part], part in problems)
-        yield problem
-        if self.free_bytes is not None:
-            yield GaugeMetricFamily(
-                "agentic_log_disk_free_bytes", "Free bytes on the disk of the log.", self.free_bytes
-            )
-        if self.lag is not None:
-            yield GaugeMetricFamily(
-                "agentic_outbox_lines", "Log lines that are not on the stream yet.", self.lag.lines
-            )
-            yield GaugeMetricFamily(
-                "agentic_outbox_oldest_seconds",
-                "Waiting time of the oldest of these lines.",
-                self.lag.oldest_s,
-            )
-            yield CounterMetricFamily(
-                "agentic_outbox_left_out", "Log lines that were left out of the stream.", self.lag.left_out
-            )
-        if self.statistics is not None:
-            yield from self._counted(self.statistics)
-
-    def _counted(self, statistics: PlatformStatistics) -> Iterator[Metric]:
-        if statistics.unshipped is not None:
-            yield GaugeMetricFamily(
-                "agentic_log_unshipped_segments",
-                "Sealed segments of the log that are not shipped yet.",
-                statistics.unshipped,
-            )
-        if statistics.keys_unread_s is not None:
-            yield GaugeMetricFamily(
-                "agentic_signing_keys_unread_seconds",
-                "Time since the folder of signing keys was last read.",
-                statistics.keys_unread_s,
-            )
-        pool, bus, ledger = statistics.pool, statistics.bus, statistics.ledger
-        ends = {
-            "finished": pool.finished,
-            "dead_letter": pool.dead_letters,
-            "given_back": pool.given_back,
-            "event": pool.events,
-        }
-        yield _counters("agentic_deliveries", "Deliveries by result.", "end", ends)
-        yield _counters("agentic_published", "Published messages by topic.", "topic", bus.published)
-        for name, text in (
-            ("waiting", "Waiting messages"),
-            ("in_flight", "Messages in flight"),
-        ):
-            gauge = GaugeMetricFamily(
-                f"agentic_bus_{name}", f"{text}, by group and topic.", labels=["group", "topic"]
-            )
-            for lag in bus.backlogs:
-                gauge.add_metric([lag.group, lag.topic], getattr(lag, name))
-            yield gauge
-        steps = {
-            name: getattr(ledger, name)
-            for name in ("reserved", "settled", "released", "in_doubt", "late", "refused")
-        }
-        yield _counters("agentic_ledger_steps", "Steps of the ledger by kind.", "step", steps)
-        yield _counters(
-            "agentic_ledger_nusd",
-            "Nano-dollars of charged calls, reserved and charged.",
-            "kind",
-            {"reserved": ledger.reserved_nusd, "charged": ledger.charged_nusd},
-        )
-        calls = GaugeMetricFamily("agentic_calls", "Current calls by state.", labels=["state"])
-        calls.add_metric(["in_flight"], ledger.in_flight)
-        calls.add_metric(["waiting_for_budget"], ledger.waiting)
-        yield calls
-
-
-def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, text, labels=[label])
-    for value, count in values.items():
-        family.add_metric([value], count)
-    return family
 
 
 FLAGS: Final = {

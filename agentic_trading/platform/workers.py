@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final, Protocol
 
 from agentic_trading.bus.errors import BusError
@@ -27,6 +28,7 @@ from agentic_trading.llm.store import InteractionStore
 from agentic_trading.logger import get_logger
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.tables import LoadedFiles
+from agentic_trading.worker.attempt_statistics import AttemptCounter
 from agentic_trading.worker.call_context import CallChecks, Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.delivery import AsOfClock, ProducerAcl, SendAge
@@ -38,6 +40,9 @@ from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import CallRunner, RecordedAnswerSource, RunnerDependencies
 
 log = get_logger()
+
+REPORTING_WITHIN: Final = timedelta(seconds=10)
+"""A worker without a report for so long counts as silent."""
 
 CANCELLED_WITHIN_S: Final = 2.0
 """Seconds that calls in flight have after a cancellation."""
@@ -110,6 +115,17 @@ class RunningPorts:
             None if self.log is None else self.log.unshipped(),
         )
 
+    async def reporting(self) -> Mapping[str, int]:
+        """Return the number of workers that have reported in the last `REPORTING_WITHIN`, by tenant."""
+        statuses = self.opened.statuses
+        if statuses is None:
+            return {}
+        since = SystemClock().now() - REPORTING_WITHIN
+        return {
+            tenant: sum(one.is_running and one.time > since for one in await statuses.read(tenant))
+            for tenant in self.tenants
+        }
+
     async def problems(self) -> Mapping[str, str]:
         """Check whether the parts can be used now.
 
@@ -170,6 +186,9 @@ def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
         counted_workflows=frozenset(EnvelopeWorkflow if opened.counts else ()),
         tools=opened.tools,
         controls=opened.controls,
+        counter=AttemptCounter(
+            config.tenant_ids, {(str(row.provider), row.model) for row in files.tables.capabilities}
+        ),
     )
     return WorkerPool(
         broker=opened.broker,

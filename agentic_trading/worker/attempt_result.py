@@ -375,31 +375,39 @@ ToResult = Callable[[NextStep], LLMResult]
 class AnsweredAttempt:
     """An attempt whose answer was parsed.
 
-    `recorded` is the next step of the original attempt, if it is replayed.
+    `recorded` is the next step of the original attempt, if it is replayed. `is_on_record` marks an attempt of
+    this worker's log.
     """
 
     to_result: ToResult
     outcome: Accepted | Rejected
     recorded: NextStep = ""
+    is_on_record: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
     """An attempt that failed at the provider.
 
-    `recorded` is the next step of the original attempt, if it is replayed.
+    `recorded` is the next step of the original attempt, if it is replayed. `is_on_record` marks an attempt of
+    this worker's log.
     """
 
     to_result: ToResult
     failed: Failed
     recorded: NextStep = ""
+    is_on_record: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FinalAttempt:
-    """An attempt that ends the call: it was refused before the send, or another model answered it."""
+    """An attempt that ends the call: it was refused before the send, or another model answered it.
+
+    `is_on_record` marks an attempt of this worker's log.
+    """
 
     to_result: ToResult
+    is_on_record: bool = False
 
 
 def lost_attempt(envelope: LLMEnvelope, attempt: int, lost: LostAttempt, *, now: datetime) -> FailedAttempt:

@@ -210,7 +210,8 @@ class CallContext:
 
     async def follow(self, request: ModelRequest, recorded: LLMResult) -> attempt_result.Attempted:
         """Return an attempt of this worker's log unchanged, and continue with its recorded next step."""
-        return replace(await self.replay(request, recorded), to_result=lambda _step: recorded)
+        replayed = await self.replay(request, recorded)
+        return replace(replayed, to_result=lambda _step: recorded, is_on_record=True)
 
     async def replay(self, request: ModelRequest, recorded: LLMResult) -> attempt_result.Attempted:
         """Return a recorded attempt.

@@ -2,30 +2,27 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
 
 from agentic_trading.clock import Clock
-from agentic_trading.governance.burn_rate import Alert, Alerts, BurnRateMeter, Forecast
+from agentic_trading.governance.admission import RefusedCounter
+from agentic_trading.governance.burn_rate import Alerts, BurnRateMeter, Forecast, warning_event
 from agentic_trading.governance.commands import store_raised_halts
 from agentic_trading.governance.controls_document import (
     AppliedCommand,
     ControlStore,
     HaltRegistry,
+    HaltScope,
     TenantControls,
     event_of,
 )
 from agentic_trading.governance.controls_merge import history_of, restore_controls
 from agentic_trading.governance.errors import ControlsUnreadableError
-from agentic_trading.governance.events import (
-    BudgetExhausted,
-    BudgetExhaustionForecast,
-    BudgetThresholdReached,
-    ReservationExpired,
-)
+from agentic_trading.governance.events import ReservationExpired
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Balance, ExpiredReservation, OperableLedger, tenant_of
 from agentic_trading.governance.limits import Limit
@@ -46,12 +43,6 @@ from agentic_trading.worker.error_boundary import log_and_continue
 from agentic_trading.worker.recorder import Recorder
 
 log = get_logger()
-
-_WARNINGS = {
-    "threshold": BudgetThresholdReached,
-    "exhausted": BudgetExhausted,
-    "forecast": BudgetExhaustionForecast,
-}
 
 RECONCILE_EVERY_S = 0.25
 """The interval of reading controls, so that a command of an operator reaches every worker within a second."""
@@ -193,6 +184,22 @@ class HousekeepingScope:
     has_present: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetReports:
+    """The budgets of a process for metrics.
+
+    Attributes:
+        statuses: The last report of each tenant.
+        refused: Refused calls by counter since the start, of this process alone.
+        halts: The number of halts by tenant and scope. Halts of all tenants are those of tenant `*`.
+
+    """
+
+    statuses: Sequence[BudgetStatus]
+    refused: Mapping[RefusedCounter, int]
+    halts: Mapping[tuple[str, HaltScope], int]
+
+
 @dataclass(slots=True)
 class Housekeeper:
     """Run next to the workers until cancelled.
@@ -210,6 +217,7 @@ class Housekeeper:
     wall: Clock
     worker: str = "worker"
     alerts: Alerts = field(default_factory=Alerts)
+    _reported: dict[str, BudgetStatus] = field(default_factory=dict)
     _reconciler: ControlReconciler = field(init=False)
     _failing: dict[str, type[Exception]] = field(default_factory=dict)
     _expiries: deque[ExpiredReservation] = field(default_factory=deque)
@@ -238,6 +246,16 @@ class Housekeeper:
                 await self.reconcile()
         self._next_checkpoint = 0.0
         await self.tick(is_running=False)
+
+    def reports(self) -> BudgetReports:
+        """Return the last reports, and the counts behind them."""
+        gate = self.watched.gate
+        halts = {
+            (tenant, scope): count
+            for tenant in (PLATFORM, *self.watched.tenants)
+            for scope, count in gate.halts.counts(tenant).items()
+        }
+        return BudgetReports(tuple(self._reported.values()), gate.refused_calls(), halts)
 
     async def reconcile(self) -> bool:
         """Apply the controls of the platform and of every tenant. Return whether any were new."""
@@ -291,7 +309,7 @@ class Housekeeper:
             leading = [one for one in forecasts if one.balance.tenant == tenant]
             await self._report(tenant, of_tenant, leading, present, is_running=is_running)
         for alert in self.alerts.new(forecasts):
-            await self._warn(self._warning(alert))
+            await self._warn(warning_event(alert, self.clock.now()))
 
     async def _warn(self, event: Event) -> None:
         """Record a warning, once for its counter.
@@ -330,6 +348,7 @@ class Housekeeper:
                 watched.ledger.statistics(), admitted=gate.admitted, refused=sum(gate.refused.values())
             ),
         )
+        self._reported[tenant] = status
         await watched.statuses.publish(status)
 
     async def _record_checkpoints(self) -> None:
@@ -363,31 +382,4 @@ class Housekeeper:
             tenant_id=tenant_of(expired.reservation_id),
             time=now,
             as_of=self.clock.now(),
-        )
-
-    def _warning(self, alert: Alert) -> Event:
-        """Return the record of a warning.
-
-        Its id depends only on the counter and its limit, so that all workers record the same event. The
-        amounts and the time differ between workers, and the first record counts.
-        """
-        forecast, balance = alert.forecast, alert.forecast.balance
-        subject = (balance.tenant, balance.scope, balance.id, balance.window, balance.window_id)
-        ends, pace = forecast.exhausted_at, forecast.burn.long.nusd
-        body = _WARNINGS[alert.kind](
-            scope=balance.scope,
-            id=balance.id,
-            window=balance.window,
-            window_id=balance.window_id,
-            unit=alert.unit,
-            spent=alert.spent,
-            most=alert.most,
-            nusd_per_hour=pace,
-            exhausted_at=ends,
-        )
-        return body.as_event(
-            event_id=derived_id("budget", alert.kind, alert.unit, *subject, alert.most),
-            trace_id="budget",
-            tenant_id=balance.tenant,
-            time=self.clock.now(),
         )

@@ -23,10 +23,11 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import RecordError, StoreError
 from agentic_trading.llm.fields import long_ids
 from agentic_trading.logger import get_logger
+from agentic_trading.worker.attempt_statistics import AttemptStatistics, HistogramSample
 from agentic_trading.worker.claim import ClaimLostError, ClaimStore, ClaimStoreUnavailableError
 from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl, SendAge
 from agentic_trading.worker.error_boundary import UndeliverableError, UnstreamedError, describe_error
-from agentic_trading.worker.housekeeping import Housekeeper
+from agentic_trading.worker.housekeeping import BudgetReports, Housekeeper
 from agentic_trading.worker.recorder import DeadLetterPublisher, Recorder
 from agentic_trading.worker.runner import CallRunner
 from agentic_trading.worker.slots import Slot, Slots, StoppableWait
@@ -61,12 +62,18 @@ EVENTS_GROUP = "workers-events"
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """The number of deliveries so far, by outcome."""
+    """The number of deliveries so far by outcome, and the statistics of their attempts, records and budgets.
+
+    `durable_s` are the seconds in which records were stored. `budgets` is None without a housekeeper.
+    """
 
     finished: int
     dead_letters: int
     given_back: int
     events: int
+    attempts: AttemptStatistics
+    durable_s: HistogramSample
+    budgets: BudgetReports | None
 
 
 class WorkerPool:
@@ -144,7 +151,12 @@ class WorkerPool:
 
     def statistics(self) -> PoolStatistics:
         """Return the counts so far."""
-        return PoolStatistics(**self._counts)
+        return PoolStatistics(
+            **self._counts,
+            attempts=self._runner.statistics(),
+            durable_s=self._recorder.durable_s.sample(),
+            budgets=self._housekeeper.reports() if self._housekeeper is not None else None,
+        )
 
     def stop(self) -> None:
         """Stop taking envelopes, so that `run` returns. Repeated calls have no effect.

@@ -1,6 +1,6 @@
 """Store attempts and events in the log first, then publish replies and dead letters."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -9,7 +9,7 @@ from agentic_trading.bus.errors import MessageTooLargeError
 from agentic_trading.bus.message import Delivery, Message, header
 from agentic_trading.bus.signing import Signer
 from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, REPLIES, Broker, DeadLetter, Topic
-from agentic_trading.clock import Clock
+from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import RecordError
 from agentic_trading.llm.event import Event
@@ -18,6 +18,7 @@ from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.logger import get_logger
+from agentic_trading.worker.attempt_statistics import RECORD_BOUNDS_S, Histogram
 from agentic_trading.worker.error_boundary import UndeliverableError, id_conflict
 
 log = get_logger()
@@ -65,7 +66,7 @@ class Recorder:
     """Store each attempt in the log, then send it to its caller.
 
     `redaction` removes known secrets first. With a `stream`, an attempt is sent to its caller only after it
-    is on the stream.
+    is on the stream. `durable_s` are the seconds in which the log has stored each record.
     """
 
     def __init__(
@@ -78,7 +79,9 @@ class Recorder:
         self._store = store
         self._broker = broker
         self._stream = stream
+        self._clock = SystemClock()
         self.redaction = redaction or Redaction()
+        self.durable_s = Histogram(RECORD_BOUNDS_S)
 
     async def keep(self, interaction: LLMInteraction, *, final: bool, route: ReplyRoute = NO_REPLY) -> None:
         """Store an attempt durably, then send it by `route`.
@@ -89,7 +92,7 @@ class Recorder:
         worker ends.
         """
         kept = self.as_kept(interaction)
-        await self.streamed(await self._store.store(kept))
+        await self.streamed(await self._stored(self._store.store(kept)))
         await self._publish(kept, route, final=final)
 
     async def streamed(self, seq: int) -> None:
@@ -181,7 +184,14 @@ class Recorder:
 
         Raises `StoreError` or `RecordError` if the event was not stored.
         """
-        return await self._store.record(self._redacted(event, event.id))
+        return await self._stored(self._store.record(self._redacted(event, event.id)))
+
+    async def _stored(self, storing: Awaitable[int]) -> int:
+        """Wait for a record to be stored, and count the seconds."""
+        started = self._clock.monotonic()
+        seq = await storing
+        self.durable_s.observe(self._clock.monotonic() - started)
+        return seq
 
     def _redacted(self, record: R, record_id: str) -> R:
         if not self.redaction.known:

@@ -23,6 +23,7 @@ from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import prepare
 from agentic_trading.worker import attempt_result
 from agentic_trading.worker.active_claim import NO_CLAIM, ActiveClaim, StoredAnswer
+from agentic_trading.worker.attempt_statistics import AttemptCounter, AttemptStatistics
 from agentic_trading.worker.call_context import (
     CallChecks,
     CallContext,
@@ -77,6 +78,7 @@ class RunnerDependencies:
             with such a schema are refused, because their answers would not be checked.
         controls: Stores halts that follow from a bill.
         call_checks: Checks of calls of clients in this process, by envelope id.
+        counter: Counts the recorded attempts.
 
     """
 
@@ -94,6 +96,7 @@ class RunnerDependencies:
     unnamed_checks: Mapping[str, str] = field(default_factory=dict)
     controls: ControlStore | None = None
     call_checks: CallChecks = field(default_factory=dict)
+    counter: AttemptCounter = field(default_factory=AttemptCounter)
 
 
 class CallRunner:
@@ -111,6 +114,10 @@ class CallRunner:
         self._sender = AttemptSender(parts.gate, parts.providers, parts.recorder, parts.clock, watch)
         self._earlier = PreviousAttempts(parts.gate, parts.recorder, parts.clock, watch, parts.lost)
         self._response_cache = parts.response_cache or ResponseCache(parts.clock)
+
+    def statistics(self) -> AttemptStatistics:
+        """Return the counts of recorded attempts so far."""
+        return self._parts.counter.statistics()
 
     def stop(self) -> None:
         """Stop waiting for retries. A call that would have to wait ends with `shutdown`.
@@ -241,8 +248,14 @@ class CallRunner:
         except asyncio.CancelledError:  # record it anyway, because it is paid. Storing it twice is harmless.
             with suppress(UnstreamedError):
                 await run_shielded(keep())
+            self._count(attempted, interaction)
             raise
+        self._count(attempted, interaction)
         return interaction
+
+    def _count(self, attempted: attempt_result.Attempted, interaction: LLMInteraction) -> None:
+        if not attempted.is_on_record:
+            self._parts.counter.note(interaction)
 
     async def _store(
         self, interaction: LLMInteraction, cached: CachedCall | None, route: ReplyRoute, *, final: bool
@@ -320,8 +333,9 @@ class CallRunner:
             )
             if not isinstance(admitted, Deferred):
                 return admitted
-            async with call.parked():
-                has_waited = await self._waits.wait_for(self._parts.gate.headroom(admitted))
+            with self._parts.counter.waiting(request.envelope.workflow):
+                async with call.parked():
+                    has_waited = await self._waits.wait_for(self._parts.gate.headroom(admitted))
             if not has_waited:
                 return Denied(STOPPED)
 

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -168,6 +169,35 @@ def test_watch_into_pipe_prints_changes_only(command: Command, place: Path) -> N
     assert told.code == ExitCode.DONE
     assert told.out.count("Budgets of default") == 1
     assert "\x1b" not in told.out
+
+
+def test_watch_runs_command_for_warning(command: Command, place: Path, tmp_path: Path) -> None:
+    [report] = place.glob("budget-*.json")
+    status = json.loads(report.read_text(encoding="utf-8"))
+    status["counters"][0] |= {"most": [100, None, None], "spent": [85, 0, 0]}
+    report.write_text(json.dumps(status), encoding="utf-8")
+    code = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"
+
+    told = command(
+        *("budget", "watch", "--store", place, "--seconds", 0.6),
+        *("--on-alert", shlex.join([sys.executable, "-c", code, str(tmp_path / "events")])),
+    )
+
+    [line] = (tmp_path / "events").read_text(encoding="utf-8").splitlines()
+    assert told.code == ExitCode.DONE
+    assert json.loads(line)["kind"] == "budget.threshold_reached"
+
+
+def test_watch_warns_of_failed_command(command: Command, place: Path) -> None:
+    [report] = place.glob("budget-*.json")
+    status = json.loads(report.read_text(encoding="utf-8"))
+    status["counters"][0] |= {"most": [100, None, None], "spent": [85, 0, 0]}
+    report.write_text(json.dumps(status), encoding="utf-8")
+
+    told = command("budget", "watch", "--store", place, "--seconds", 0.3, "--on-alert", "false")
+
+    assert told.code == ExitCode.DONE
+    assert "Warning: --on-alert false ended with exit code 1" in told.err
 
 
 def test_watch_waits_for_unreachable_server(command: Command) -> None:

@@ -342,8 +342,9 @@ def test_newest_thousand_refused_counters_are_kept() -> None:
     for number in range(1_001):
         counters.note("acme", declined_by(ScopeKind.AGENT, f"a{number}"), NOW)
 
-    kept = [counter.id for counter in counters.take()]
-    assert (len(kept), kept[0], kept[-1]) == (1_000, "a1", "a1000")
+    for read in (counters.take(), counters.calls()):
+        kept = [counter.id for counter in read]
+        assert (len(kept), kept[0], kept[-1]) == (1_000, "a1", "a1000")
 
 
 async def test_refusing_counter_is_reported_until_read() -> None:
@@ -358,6 +359,7 @@ async def test_refusing_counter_is_reported_until_read() -> None:
     counter = RefusedCounter("acme", ScopeKind.TENANT, "acme", Window.NONE, "nano-USD")
     assert taken == {counter: RefusalSpan(NOW, NOW + timedelta(minutes=3), left=0)}
     assert at.take_refused() == {}
+    assert at.refused_calls() == {counter: 2}
     declined = at.refusals()[0].declined
     assert declined is not None
     assert (declined.scope, declined.id, declined.unit) == (ScopeKind.TENANT, "acme", "nano-USD")

@@ -179,3 +179,16 @@ async def test_raised_halt_spares_calls_in_flight(*, in_flight: bool, is_ended: 
 def test_stored_halt_keeps_in_flight_exemption() -> None:
     assert Halt.model_validate_json(RAISED.model_dump_json()) == RAISED
     assert "spares_in_flight" not in RAISED.model_copy(update={"spares_in_flight": False}).model_dump_json()
+
+
+def test_halts_are_counted_by_scope() -> None:
+    known = halts("default", (HaltScope.AGENT, "a"), (HaltScope.AGENT, "b"))
+    known.raise_halt("default", Halt(scope=HaltScope.MODEL, id="m", by="gateway", why="", at=NOW))
+
+    assert dict(known.counts("default")) == {
+        HaltScope.TENANT: 0,
+        HaltScope.AGENT: 2,
+        HaltScope.WORKFLOW: 0,
+        HaltScope.MODEL: 1,
+    }
+    assert set(known.counts("unknown").values()) == {0}

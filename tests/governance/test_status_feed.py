@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from agentic_trading.governance.admission import DeniedCall
-from agentic_trading.governance.burn_rate import BurnRateMeter
+from agentic_trading.governance.burn_rate import Alerts, BurnRateMeter, warning_event
 from agentic_trading.governance.ledger import Blocked, LedgerStatistics, QueuedReservation
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, Windows
@@ -15,6 +15,7 @@ from agentic_trading.governance.status_feed import (
     QueuedStatus,
     call_counts,
     counters,
+    forecast_of,
     parked,
     refusals,
 )
@@ -67,6 +68,24 @@ async def test_counter_status_includes_forecast() -> None:
     ends = told[Window.DAY].exhausted_at
     assert ends is not None
     assert later < ends < later + timedelta(hours=2)
+
+
+async def test_warnings_of_reports_equal_those_of_the_worker() -> None:
+    limits = (Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=1000, calls=2), tenant(500))
+    ledger, meter = MemoryLedger(limits), BurnRateMeter(Windows())
+    await spend(ledger, ask(300))
+    balances = await ledger.balances("acme")
+    meter.look(balances, AT)
+    meter.look(balances, AT + timedelta(minutes=56))
+    await spend(ledger, ask(100))
+    forecasts = meter.look(await ledger.balances("acme"), AT + timedelta(hours=1))
+
+    told = [forecast_of("acme", one) for one in counters(await ledger.balances("acme"), forecasts)]
+
+    recorded = [warning_event(alert, AT) for alert in Alerts().new(forecasts)]
+    kinds = {event.kind.removeprefix("budget.") for event in recorded}
+    assert kinds == {"threshold_reached", "exhausted", "exhaustion_forecast"}
+    assert [warning_event(alert, AT) for alert in Alerts().new(told)] == recorded
 
 
 def test_queued_status_includes_missing_amount() -> None:

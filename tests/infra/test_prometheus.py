@@ -1,6 +1,7 @@
 """Prometheus scrapes the workers of the compose file. Alerts and the page of metrics name the metrics that a worker has."""
 
 import asyncio
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,14 +12,27 @@ import pytest
 import yaml
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from typing_extensions import override
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
-from agentic_trading.platform.config import BusConfig, LogConfig, PlatformConfig, ProviderConfig
+from agentic_trading.governance.control_stores.file import MemoryControlStore
+from agentic_trading.governance.status_feed import BudgetStatus, MemoryStatusFeed
+from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.platform.config import BusConfig, LogConfig, PlatformConfig, ProviderConfig, TenantConfig
+from agentic_trading.platform.metrics import FIGURES
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.worker import WorkerProcess
 from tests.infra.test_compose import ROOT, SERVICES, WORKERS, mounts, on_the_host, options_of, parsed
+from tests.platform.calls import SMALL_USD, asked, envelope
+from tools.monitoring import COLUMNS, DASHBOARD, PANELS, Panel, generated, outdated, with_table
 
 FOLDER = ROOT / "infra/prometheus"
+ABSENT = {
+    "agentic_budget_exhausted_timestamp_seconds",  # of a forecast, which needs minutes of samples
+    *(f"agentic_budget_{amount}_tokens" for amount in ("limit", "spent", "held", "in_doubt")),
+}
+"""Metrics of no worker here. `test_prometheus_server.py` has them."""
+
 PROMETHEUS: dict[str, Any] = yaml.safe_load((FOLDER / "prometheus.yml").read_text(encoding="utf-8"))
 ALARMS: list[dict[str, Any]] = [
     rule
@@ -27,13 +41,29 @@ ALARMS: list[dict[str, Any]] = [
 ]
 OPERATE = ROOT / "docs/operate"
 METRICS = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
+BUDGET_LABELS = {"scope", "window"}
 
 every_alarm = pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: alarm["alert"])
 
 
+class CountedStatusFeed(MemoryStatusFeed):
+    """A feed that tells when a worker has reported a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted = asyncio.Event()
+
+    @override
+    async def publish(self, status: BudgetStatus) -> None:
+        """Keep the status."""
+        await super().publish(status)
+        if status.counters:
+            self.counted.set()
+
+
 @pytest.fixture(scope="module")
 def families(tmp_path_factory: pytest.TempPathFactory) -> list[Metric]:
-    """Return the metrics of a worker that serves in memory, with an outbox, a log that is shipped, and signing keys."""
+    """Return the metrics of a worker that has served in memory, with an outbox, a log that is shipped, signing keys and budgets."""
     keys = tmp_path_factory.mktemp("keys")
     (keys / "desk-a").mkdir()
     (keys / "desk-a" / "1").write_bytes(b"k" * 32)
@@ -45,13 +75,23 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> list[Metric]:
         log=LogConfig(sealed_command="true"),
         bus=BusConfig(url="kafka://127.0.0.1:9"),
         providers={"rules": ProviderConfig()},
+        tenants={"default": TenantConfig(budget_usd=SMALL_USD, calls=100)},
     )
+    texts = ['```json\n{"a": 1}\n```', "no answer"]
 
-    async def asked() -> bytes:
-        async with Platform(config, Ports(broker=MemoryBroker())) as platform:
-            return await WorkerProcess(config, 1.0, "serving", _platform=platform).metrics()
+    async def calls() -> bytes:
+        told = CountedStatusFeed()
+        providers = {"scripted": ScriptedProvider(texts)}
+        ports = Ports(
+            broker=MemoryBroker(), providers=providers, statuses=told, controls=MemoryControlStore()
+        )
+        async with Platform(config, ports) as platform:
+            await asked(platform, *map(envelope, range(3)))
+            process = WorkerProcess(config, 1.0, "serving", _platform=platform)
+            await told.counted.wait()
+            return await process.metrics()
 
-    return list(text_string_to_metric_families(asyncio.run(asked()).decode()))
+    return list(text_string_to_metric_families(asyncio.run(calls()).decode()))
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +117,22 @@ def test_alarms_use_existing_metrics(alarm: dict[str, Any], figures: dict[str, s
     assert named
     for name, labels in named:
         known = {("job", each["job_name"]) for each in PROMETHEUS["scrape_configs"]}
-        assert name == "up" or name in figures
-        assert set(labels) <= known | figures.get(name, set())
+        assert name == "up" or name in figures or name in ABSENT
+        assert {label for label in labels if label[0] not in BUDGET_LABELS} <= known | figures.get(
+            name, set()
+        )
+
+
+def test_worker_has_every_metric_of_the_list(families: list[Metric]) -> None:
+    found = {family.name: family for family in families if family.samples}
+
+    assert set(FIGURES) - set(found) == ABSENT
+    assert set(found) <= set(FIGURES)
+    for name, family in found.items():
+        figure = FIGURES[name]
+        labels = {*figure.labels, *(["le"] if figure.type == "histogram" else [])}
+        assert family.type == figure.type
+        assert all(set(sample.labels) in (labels, set(figure.labels)) for sample in family.samples)
 
 
 def rows_under(heading: str) -> list[list[str]]:
@@ -88,36 +142,75 @@ def rows_under(heading: str) -> list[list[str]]:
     return [[cell.strip().replace("`", "") for cell in row] for row in rows]
 
 
-def test_metrics_page_lists_every_metric_with_type_and_labels(families: list[Metric]) -> None:
+def test_metrics_page_lists_every_metric_with_type_and_labels() -> None:
     documented = {
-        (name, kind, frozenset(filter(None, labels.split(", "))))
+        name: (kind, list(filter(None, labels.split(", "))))
         for name, kind, labels, *_ in rows_under("Metrics")
     }
 
-    assert documented == {
-        (sample.name, family.type, frozenset(sample.labels))
-        for family in families
-        for sample in family.samples
-    }
+    assert documented == {figure.shown_name: (figure.type, [*figure.labels]) for figure in FIGURES.values()}
     assert all(all(row[:2]) and all(row[3:]) for row in rows_under("Metrics"))
 
 
 def test_metrics_page_lists_every_label_value(figures: dict[str, set[tuple[str, str]]]) -> None:
-    documented = {(label, value) for label, value, *_ in rows_under("Label values")}
-
-    assert documented == {
-        (label, value)
-        for labels in figures.values()
-        for label, value in labels
-        if label not in {"group", "topic"}
+    documented = {
+        (label, value) for label, values, *_ in rows_under("Label values") for value in values.split(", ")
     }
+    fixed = {"part", "end", "state", "step", "type", "unit", "workflow"}
+
+    shown = {pair for labels in figures.values() for pair in labels}
+    assert {pair for pair in shown if pair[0] in fixed} <= documented
+    assert {
+        (label, value) for label, value in documented if label in {"part", "end", "state", "step"}
+    } <= shown
+    assert {label for label, _ in shown} - {"group", "topic", "le", "scope", "id"} == {
+        name for labels, *_ in rows_under("Label values") for name in labels.split(", ")
+    }
+
+
+def test_generated_files_are_current() -> None:
+    assert outdated(generated()) == []
+
+
+def test_changed_file_is_outdated(tmp_path: Path) -> None:
+    same, other = tmp_path / "same", tmp_path / "other"
+    same.write_text("a", encoding="utf-8")
+    other.write_text("b", encoding="utf-8")
+
+    assert outdated({same: "a", other: "a", tmp_path / "missing": "a"}) == [other, tmp_path / "missing"]
+
+
+def test_page_without_marks_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("no table", encoding="utf-8")
+
+    with pytest.raises(ValueError, match="has no line <!-- generated by tools"):
+        with_table(page, "| a |")
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.title)
+def test_panels_use_existing_metrics(panel: Panel) -> None:
+    named = [name for name, _ in selectors(panel.expr)]
+
+    assert named
+    assert {re.sub("_bucket$", "", name) for name in named} <= {
+        figure.shown_name for figure in FIGURES.values()
+    }
+
+
+def test_panels_fill_rows_of_the_dashboard() -> None:
+    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+
+    places = [(one["gridPos"]["x"], one["gridPos"]["y"]) for one in panels]
+    assert len(set(places)) == len(panels) == len(PANELS)
+    assert all(one["gridPos"]["x"] + one["gridPos"]["w"] <= COLUMNS for one in panels)
 
 
 @every_alarm
 def test_alarms_have_severity_and_page(alarm: dict[str, Any]) -> None:
     page = Path(alarm["annotations"]["page"])
 
-    assert alarm["labels"]["severity"] in {"page", "ticket"}
+    assert alarm["labels"]["severity"] in {"page", "ticket", "note"}
     assert alarm["annotations"]["summary"]
     assert f"`{alarm['alert']}`" in (ROOT / page).read_text(encoding="utf-8").partition("\n\n")[2]
     assert f"]({page.name})" in (OPERATE / "README.md").read_text(encoding="utf-8")

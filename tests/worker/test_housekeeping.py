@@ -275,6 +275,25 @@ async def test_five_minutes_of_refusals_record_exhaustion() -> None:
     )  # fmt: skip
 
 
+async def test_reports_have_statuses_refusals_and_halts() -> None:
+    board = MemoryControlStore()
+    desk = gateway([GOOD], limits=[tenant(10)])
+    keeping = upkeep(desk, board=board)
+    await ordered(board, HALT, PLATFORM)
+    await keeping.reconcile()
+    await keeping.tick()
+    before = keeping.reports()
+    await ordered(board, RemoveHalt(HALT.scope, HALT.id), PLATFORM)
+    await keeping.reconcile()
+    await desk.runner.run(asking().build())
+
+    found = keeping.reports()
+    assert (before.halts[PLATFORM, HALT.scope], found.halts[PLATFORM, HALT.scope]) == (1, 0)
+    assert [one.tenant for one in found.statuses] == ["default"]
+    assert before.refused == {}
+    assert list(found.refused.values()) == [1]
+
+
 async def test_status_omits_ended_windows() -> None:
     clock, statuses = SimClock(START), MemoryStatusFeed()
     limits = [tenant(100, window=Window.MINUTE), tenant(100, window=Window.DAY)]

@@ -85,8 +85,8 @@ class PeriodRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
-    """A fact with its name. `is_code` is set for digests and commands."""
+class Row:
+    """A row of a table: a name and its text. `is_code` is set for digests and commands."""
 
     name: str
     text: str
@@ -109,7 +109,7 @@ class SessionPage:
     prices: tuple[PriceChart, ...]
     plans: tuple[tuple[str, ...], ...]
     decisions: tuple[CountTable, ...]
-    facts: tuple[Fact, ...]
+    facts: tuple[Row, ...]
     calls: tuple[CountTable, ...]
     trips: tuple[TripRow, ...]
     trips_note: str
@@ -117,8 +117,8 @@ class SessionPage:
     days: tuple[PeriodRow, ...]
     months: tuple[PeriodRow, ...]
     assumptions: tuple[AssumptionRow, ...]
-    record: tuple[Fact, ...]
-    commands: tuple[Fact, ...]
+    record: tuple[Row, ...]
+    commands: tuple[Row, ...]
 
 
 def page_of(run: RunOnRecord, terms: ReportTerms) -> SessionPage:
@@ -312,25 +312,25 @@ def _calls(run: RunOnRecord) -> Iterator[CountTable]:
     yield CountTable("Cost of inference, by workflow", tuple(bars), "warn")
 
 
-def _facts(run: RunOnRecord) -> Iterator[Fact]:
+def _facts(run: RunOnRecord) -> Iterator[Row]:
     report, sent = run.report, [each for each in run.attempts if each.sent]
-    yield Fact("attempts", f"{report.attempts:,}, of which {report.sent:,} were sent")
-    yield Fact("tokens", f"{report.input_tokens:,} in, {report.output_tokens:,} out")
-    yield Fact("latency", _latency(sent))
+    yield Row("attempts", f"{report.attempts:,}, of which {report.sent:,} were sent")
+    yield Row("tokens", f"{report.input_tokens:,} in, {report.output_tokens:,} out")
+    yield Row("latency", _latency(sent))
     fixed = sum(each.fixes > 0 for each in run.attempts)
-    yield Fact(
+    yield Row(
         "answers repaired", f"{fixed:,}, with {pluralize(sum(e.fixes for e in run.attempts), 'change')}"
     )
-    yield Fact(
+    yield Row(
         "in doubt", f"{pluralize(report.in_doubt, 'call')}, charged in full" if report.in_doubt else "0"
     )
     for kind, outcomes in report.injected.items():
         found = [f"{n:,} {FAULT_OUTCOMES.get(name, name)}" for name, n in outcomes.items()]
-        yield Fact(f"injected {FAULT_NAMES.get(kind, words(kind))}", " · ".join(found) or "0")
+        yield Row(f"injected {FAULT_NAMES.get(kind, words(kind))}", " · ".join(found) or "0")
     orders = (
         f"{report.orders:,} sent, {pluralize(report.fills, 'fill')}, fees {report.fees:,.2f} {run.currency}"
     )
-    yield Fact("orders", orders)
+    yield Row("orders", orders)
 
 
 def _latency(sent: Sequence[AttemptOnRecord]) -> str:
@@ -371,31 +371,31 @@ def _period(period: EquityPeriod) -> PeriodRow:
     return PeriodRow(period.name, f"{period.share:+.2%}", money(period.pnl), _tone(period.pnl))
 
 
-def _record(run: RunOnRecord) -> Iterator[Fact]:
+def _record(run: RunOnRecord) -> Iterator[Row]:
     manifest = run.manifest
     digest = f"sha256:{manifest.digest}" if manifest.digest else "none, because the run has not ended"
-    yield Fact("decision log", digest, is_code=True)
+    yield Row("decision log", digest, is_code=True)
     if len(run.bars_sha256) <= MOST_DIGESTS:
         for symbol, found in run.bars_sha256.items():
-            yield Fact(f"bars of {symbol}", f"sha256:{found}", is_code=True)
+            yield Row(f"bars of {symbol}", f"sha256:{found}", is_code=True)
     else:
-        yield Fact("bars", f"{len(run.bars_sha256)} files. Their checksums are in `run.ended` of the log")
-    yield Fact(
+        yield Row("bars", f"{len(run.bars_sha256)} files. Their checksums are in `run.ended` of the log")
+    yield Row(
         "configuration",
         f"sha256:{manifest.config_sha256}" if manifest.config_sha256 else ABSENT,
         is_code=True,
     )
-    yield Fact(
+    yield Row(
         "log", f"{run.log.verdict}, {pluralize(run.log.lines, 'line')}, head {run.log.head}", is_code=True
     )
-    yield Fact("package", f"agentic-trading {manifest.package}")
-    yield Fact("seed", manifest.seed)
-    yield Fact("faults injected", manifest.inject or "0")
+    yield Row("package", f"agentic-trading {manifest.package}")
+    yield Row("seed", manifest.seed)
+    yield Row("faults injected", manifest.inject or "0")
 
 
-def _commands(run: RunOnRecord) -> Iterator[Fact]:
+def _commands(run: RunOnRecord) -> Iterator[Row]:
     folder, number = run.folder.path, run.report.run_number
     which = f" --run {number}" if number > 1 else ""
     incomplete = "" if run.manifest.digest else " --allow-incomplete"
-    yield Fact("The same decisions, offline", f"agentic-trading replay run {folder}{which}{incomplete}")
-    yield Fact("A check of the record", f"agentic-trading audit verify {folder}")
+    yield Row("The same decisions, offline", f"agentic-trading replay run {folder}{which}{incomplete}")
+    yield Row("A check of the record", f"agentic-trading audit verify {folder}")
