@@ -197,6 +197,7 @@ def _selected(reader: RecordReader, view: RecordView, limit: int | None) -> Iter
         return reversed(kept) if view.newest_first else kept
     if limit is None:
         return _with_text(reader, view, reader.select(view.query, newest_first=view.newest_first))
+    # With a text, the limit is applied later, because records without it do not count.
     most = None if view.text else limit
     newest = _with_text(reader, view, reader.select(view.query, newest_first=True, limit=most))
     kept = deque(islice(newest, limit))

@@ -172,6 +172,7 @@ def split_snapshot(
     place: SnapshotPlace, charges: Sequence[SnapshotCharge], reservations: Sequence[SnapshotReservation]
 ) -> list[LedgerSnapshot]:
     """Return a snapshot in parts of at most `MOST_IN_PART` items. Without items, it has one empty part."""
+    # An empty snapshot has a part too, because a start must find the line up to which it counts.
     pieces: list[tuple[Sequence[SnapshotCharge], Sequence[SnapshotReservation]]] = [(charges, reservations)]
     if len(charges) + len(reservations) > MOST_IN_PART:
         pieces = [(piece, ()) for piece in _pieces(charges)] + [

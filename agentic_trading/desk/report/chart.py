@@ -188,6 +188,7 @@ def round_values(low: float, high: float, most: int) -> Iterator[float]:
     """Yield about `most` round values between two numbers: multiples of 1, 2 or 5 times a power of ten."""
     raw = (high - low) / most
     power = 10.0 ** floor(log10(raw))
+    # A little less is enough, because a rounding error would otherwise choose the next step.
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
     for number in range(ceil(low / step), floor(high / step) + 1):
         yield number * step

@@ -56,6 +56,7 @@ FILLS: Row = (
 def _equity(run: RunOnRecord) -> Iterator[Row]:
     """Yield the equity at each close, with the cost of all calls up to it."""
     spent, costs = 0, sorted((each.as_of, each.first_cost_nusd) for each in run.attempts if each.as_of)
+    # Calls without a time count from the start, so that the last row has the cost of all calls.
     undated, done = sum(each.first_cost_nusd for each in run.attempts if not each.as_of), 0
     for point in run.points:
         while done < len(costs) and costs[done][0] <= point.at:

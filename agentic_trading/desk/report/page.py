@@ -240,6 +240,7 @@ def _claim(run: RunOnRecord) -> str:
 def _tiles(run: RunOnRecord, terms: ReportTerms, trips: Sequence[RoundTrip]) -> Iterator[Tile]:
     report, currency = run.report, run.currency
     first_cost = sum(each.first_cost_nusd for each in run.attempts)
+    # The first cost counts, because an answer from a recording costs nothing when it is read again.
     is_recorded = first_cost != report.cost_nusd
     yield Tile("P&L after fees", money(report.pnl), currency, _tone(report.pnl))
     note = f"USD, of the recorded calls. This run paid {dollars(report.cost_nusd)}" if is_recorded else "USD"
