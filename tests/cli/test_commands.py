@@ -49,6 +49,7 @@ def test_desk_commands_are_entry_points() -> None:
     assert offered == {
         "data": "agentic_trading.desk.cli.market_data",
         "replay": "agentic_trading.desk.cli.replay",
+        "report": "agentic_trading.desk.cli.report",
         "run": "agentic_trading.desk.cli.run",
         "strategy": "agentic_trading.desk.cli.strategy",
     }

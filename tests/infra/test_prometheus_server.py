@@ -45,7 +45,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPrometh
         config.write_text(
             f'mode = "paper"\nack_after = "stream"\n[bus]\nurl = "{redis.url}"\n[ledger]\nurl = "{redis.url}"\n'
             f"[providers.scripted]\noptions = {{ answers = [{ANSWERS}] }}\n"
-            '[tenants.default]\nbudget_usd = "0.2"\n',
+            '[tenants.default]\nbudget_usd = "0.2"\n[log]\nsealed_command = "true"\n',
             encoding="utf-8",
         )
         make_topics(config)
