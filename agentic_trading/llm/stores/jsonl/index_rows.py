@@ -4,10 +4,10 @@ import re
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 from agentic_trading.llm.event import ArchiveStarted, RunEnded, RunStarted
 from agentic_trading.llm.log_line import INTERACTION, IndexRow
@@ -84,6 +84,7 @@ ON CONFLICT DO UPDATE SET attempts = attempts + excluded.attempts
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _LOWEST_UUID: Final = "00000000-0000-1000-0000-000000000000"
 _HIGHEST_UUID: Final = "ffffffff-ffff-8fff-ffff-ffffffffffff"
+_BITS_64: Final = len("00000000-0000-1000")
 _OFFSET: Final = 1 << 63  # SQLite has signed integers
 UUID_BITS: Final = 0xF000
 """The bits of a number that has the version of a UUID. They are 0 for any other id."""
@@ -95,7 +96,15 @@ def id_number(text: str) -> int:
     Two ids may have the same number.
     """
     if _UUID.fullmatch(text):
-        return int(text[:8] + text[9:13] + text[14:18], 16) - _OFFSET
+        return int(text[:_BITS_64].replace("-", ""), 16) - _OFFSET
+    return _hash_number(text)
+
+
+# The decision chains of successive lines are few.
+_trace_number: Final = lru_cache(maxsize=1024)(id_number)
+
+
+def _hash_number(text: str) -> int:
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return (int.from_bytes(digest, "big") & ~UUID_BITS) - _OFFSET
 
@@ -113,7 +122,7 @@ def uuid_range(prefix: str) -> tuple[int, int] | None:
 
 def request_number(request_hash: str, occurrence: int) -> int:
     """Return the number of a request and its occurrence: 48 bits, because a hit is confirmed by its record."""
-    return id_number(f"{request_hash}\n{occurrence}") >> 16
+    return _hash_number(f"{request_hash}\n{occurrence}") >> 16
 
 
 class Names:
@@ -122,6 +131,7 @@ class Names:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._texts: list[str] = []
+        self._written = 0
         self._resets = -1
 
     def read(self, db: sqlite3.Connection) -> None:
@@ -133,6 +143,7 @@ class Names:
         query = "SELECT name FROM names WHERE number >= ? ORDER BY number"
         for (name,) in db.execute(query, (len(self._texts),)):
             self._remember(name)
+        self._written = len(self._texts)
 
     def forget(self) -> None:
         """Read all names again at the next `read`."""
@@ -143,9 +154,15 @@ class Names:
         """Return the number of a name, None if no record has it."""
         return self._numbers.get(name)
 
-    def numbers(self, known: Iterable[str]) -> tuple[int, ...]:
-        """Return the numbers of names that are in the index."""
-        return tuple(map(self._numbers.__getitem__, known))
+    def numbers(self, names: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the numbers of names, and give new names the next numbers."""
+        try:
+            return tuple(map(self._numbers.__getitem__, names))
+        except KeyError:
+            for name in names:
+                if name not in self._numbers:
+                    self._remember(name)
+            return self.numbers(names)
 
     def has(self, number: int) -> bool:
         """Return whether a name with this number has been read."""
@@ -155,22 +172,18 @@ class Names:
         """Return the name that has a number."""
         return self._texts[number]
 
-    def add(self, db: sqlite3.Connection, rows: Iterable["IndexedLine"]) -> None:
-        """Add the names of new rows."""
-        known = len(self._texts)
-        for row in rows:
-            for name in row.names:
-                if name not in self._numbers:
-                    self._remember(name)
-        db.executemany("INSERT INTO names VALUES (?, ?)", enumerate(self._texts[known:], start=known))
+    def write(self, db: sqlite3.Connection) -> None:
+        """Write the new names to the index."""
+        new = enumerate(self._texts[self._written :], start=self._written)
+        db.executemany("INSERT INTO names VALUES (?, ?)", new)
+        self._written = len(self._texts)
 
     def _remember(self, name: str) -> None:
         self._numbers[name] = len(self._texts)
         self._texts.append(name)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedLine:
+class IndexedLine(NamedTuple):
     """A line of the log: its place in its segment, and the facts of its record."""
 
     seq: int
@@ -178,11 +191,17 @@ class IndexedLine:
     length: int
     facts: IndexRow
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names among the facts, in the order of the columns of `records`."""
-        row = self.facts
-        return (
+
+def add_rows(db: sqlite3.Connection, names: Names, lines: Sequence[IndexedLine]) -> None:
+    """Add the rows, the sums and the other ids of new lines. Call it within a transaction."""
+    rows = []
+    sums: defaultdict[tuple[int, ...], list[int]] = defaultdict(lambda: [0, 0, 0, 0, 0])
+    latencies = Counter[tuple[int, ...]]()
+    others = set[tuple[IdKind, str, int]]()
+    for seq, offset, length, row in lines:
+        micros = micros_of(datetime.fromisoformat(row.time))
+        day = micros // MICROSECONDS_A_DAY
+        numbers = names.numbers((
             row.kind,
             row.tenant,
             row.agent,
@@ -192,28 +211,14 @@ class IndexedLine:
             row.subject,
             row.verdict,
             row.failure,
-        )
-
-
-def add_rows(db: sqlite3.Connection, names: Names, lines: Sequence[IndexedLine]) -> None:
-    """Add the rows, the sums and the other ids of new lines. Call it within a transaction."""
-    names.add(db, lines)
-    rows = []
-    sums: defaultdict[tuple[int, ...], list[int]] = defaultdict(lambda: [0, 0, 0, 0, 0])
-    latencies = Counter[tuple[int, ...]]()
-    others = set[tuple[IdKind, str, int]]()
-    for line in lines:
-        row = line.facts
-        micros = micros_of(datetime.fromisoformat(row.time))
-        day = micros // MICROSECONDS_A_DAY
-        numbers = names.numbers(line.names)
+        ))
         kind, tenant, agent, workflow, provider, model, _, verdict, failure = numbers
         flags = _flags_of(row)
         ids = _ids_of(row)
         rows.append((
-            line.seq,
-            line.offset,
-            line.length,
+            seq,
+            offset,
+            length,
             micros,
             *numbers,
             row.attempt,
@@ -234,7 +239,9 @@ def add_rows(db: sqlite3.Connection, names: Names, lines: Sequence[IndexedLine])
         total[4] += row.billed_nusd
         if row.sent:
             latencies[tenant, day, model, bucket_of(row.latency_ms)] += 1
-        others.update(_other_ids(row, ids, tenant))
+        if not all(number is None or number & UUID_BITS for number in ids[:3]):
+            others.update(_other_ids(row, ids, tenant))
+    names.write(db)
     db.executemany(_ROW, rows)
     # Summed here first, because most lines of a batch share their names and their day.
     db.executemany(_SUMS, [(*key, *total) for key, total in sums.items()])
@@ -277,7 +284,7 @@ def _flags_of(row: IndexRow) -> int:
 
 def _ids_of(row: IndexRow) -> tuple[int | None, ...]:
     """Return the columns `id`, `trace`, `envelope` and `request`."""
-    numbers = (id_number(row.id), id_number(row.trace_id))
+    numbers = (id_number(row.id), _trace_number(row.trace_id))
     if not row.attempt:
         return (*numbers, None, None)
     return (*numbers, id_number(row.envelope_id), request_number(row.request_hash, row.occurrence))
@@ -285,9 +292,12 @@ def _ids_of(row: IndexRow) -> tuple[int | None, ...]:
 
 def _other_ids(row: IndexRow, ids: Sequence[int | None], tenant: int) -> Iterable[tuple[IdKind, str, int]]:
     """Yield the ids that are no UUIDs: an index finds their prefixes by their text."""
-    of_record, _, of_envelope, _ = ids
-    for text, number in ((row.id, of_record), (row.envelope_id, of_envelope)):
+    of_record, of_trace, of_envelope, _ = ids
+    names: Sequence[tuple[IdKind, str, int | None]] = (
+        ("record", row.id, of_record),
+        ("record", row.envelope_id, of_envelope),
+        ("trace", row.trace_id, of_trace),
+    )
+    for of, text, number in names:
         if number is not None and not number & UUID_BITS:
-            yield "record", text, tenant
-    if not is_uuid(row.trace_id):
-        yield "trace", row.trace_id, tenant
+            yield of, text, tenant

@@ -5,11 +5,11 @@ All of this blocks. Run it in a thread.
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BufferedReader
 from itertools import groupby
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.log_line import BrokenRecordError, IndexRow, check_link, index_row_of, read_line
@@ -25,8 +25,7 @@ _ID_WITHIN_BYTES = 1 << 16
 _HAS_ZEROS = "it holds zero bytes, as a power cut leaves them. The next process that writes to the log moves it and all that follows to another file"
 
 
-@dataclass(frozen=True, slots=True)
-class LogPosition:
+class LogPosition(NamedTuple):
     """A position between two lines.
 
     Attributes:
@@ -36,7 +35,7 @@ class LogPosition:
 
     """
 
-    head: ChainHead = field(default_factory=ChainHead)
+    head: ChainHead = ChainHead()
     first: int = 1
     offset: int = 0
 
@@ -142,8 +141,8 @@ class LogReader:
             for raw in segment.file:
                 if not raw.endswith(b"\n"):
                     return position, raw
-                line = self._check(raw, position.head, segment)
-                position = LogPosition(line.head, position.first, position.offset + len(raw))
+                line, head = self._check(raw, position.head, segment)
+                position = LogPosition(head, position.first, position.offset + len(raw))
                 yield line, position
                 if line.seq == last:
                     break
@@ -201,7 +200,7 @@ class LogReader:
     def facts(self, line: ChainedRecord) -> IndexRow:
         """Return the facts of the record of a line. Raises `StoreError` if it is unknown."""
         try:
-            return index_row_of(line.record)
+            return index_row_of(line.line)  # not of `record`, which is a copy. The index ignores the rest of the line
         except (ValueError, LookupError, TypeError) as e:
             raise self._unknown(line, e) from e
 
@@ -293,15 +292,17 @@ class LogReader:
     def _broken(self, reason: str, head: ChainHead) -> StoreError:
         return StoreError(self.path, reason, line=head.seq + 1)
 
-    def _check(self, raw: bytes, head: ChainHead, segment: "_OpenSegment") -> ChainedRecord:
+    def _check(
+        self, raw: bytes, head: ChainHead, segment: "_OpenSegment"
+    ) -> tuple[ChainedRecord, ChainHead]:
+        """Return the line after `head`, and the new head."""
         try:
             line = read_line(raw)
-            check_link(line, head)
+            return line, check_link(line, head)
         except BrokenRecordError as e:
             reason = _HAS_ZEROS if b"\0" in raw and segment.sealed is None else e.reason
             place = f" (in {segment.sealed.name})" if segment.sealed else ""
             raise self._broken(f"{reason}{place}", head) from e
-        return line
 
     def _unknown(self, line: ChainedRecord, why: Exception) -> StoreError:
         reason = f"it holds neither an interaction nor an event ({why}). A newer release may read it"
