@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
@@ -25,8 +25,7 @@ GENESIS: Final = "0" * 64
 """The hash of the previous line that the first line has."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChainHead:
+class ChainHead(NamedTuple):
     """The end of a chain: the number and the hash of its last line."""
 
     seq: int = 0
@@ -75,8 +74,7 @@ class Seal:
         return seal is not None and all(getattr(self, name) == getattr(seal, name) for name in names)
 
 
-@dataclass(frozen=True, slots=True)
-class ChainedRecord:
+class ChainedRecord(NamedTuple):
     """A line of the log, without its newline, and its position in the chain.
 
     The record's own bytes end before `cut`.

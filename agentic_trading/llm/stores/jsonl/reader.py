@@ -6,10 +6,9 @@ All of this blocks. Run it in a thread.
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import BufferedReader
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.log_line import BrokenRecordError, IndexRow, check_link, index_row_of, read_line
@@ -21,6 +20,7 @@ from agentic_trading.llm.stores.jsonl.segments import LogFiles, SegmentContent, 
 T = TypeVar("T")
 
 _LINE_BYTES = 4096
+_WALK_BYTES = 128 << 10  # read at once, because a line is often longer than the usual buffer
 _ID_WITHIN_BYTES = 1 << 16
 _HAS_ZEROS = "it holds zero bytes, as a power cut leaves them. The next process that writes to the log moves it and all that follows to another file"
 
@@ -60,7 +60,7 @@ class LinePlace:
 
 @dataclass(frozen=True, slots=True)
 class _OpenSegment:
-    file: BufferedReader
+    file: BinaryIO
     sealed: Path | None
 
 
@@ -120,7 +120,7 @@ class LogReader:
         """
         position = start
         while position.head.seq != last and self.exists():
-            with self._opened(position.first) as segment:
+            with self._opened(position.first, _WALK_BYTES) as segment:
                 if segment is None:
                     break
                 position, rest = yield from self._walk_segment(segment, position, last)
@@ -309,10 +309,10 @@ class LogReader:
         return StoreError(self.path, reason, line=line.seq)
 
     @contextmanager
-    def _opened(self, first: int) -> Iterator[_OpenSegment | None]:
+    def _opened(self, first: int, buffered: int = -1) -> Iterator[_OpenSegment | None]:
         """Open the segment that begins with line `first`. It may be one that has no line yet, or None."""
         try:
-            segment = self._open(first)
+            segment = self._open(first, buffered)
             try:
                 yield segment
             finally:
@@ -324,29 +324,30 @@ class LogReader:
             reason = f"cannot be read ({e.strerror}). Allow reading it, or repair the disk"
             raise StoreError(self.path, reason) from e
 
-    def _open(self, first: int) -> _OpenSegment | None:
-        if sealed := self._open_sealed(first):
+    def _open(self, first: int, buffered: int) -> _OpenSegment | None:
+        if sealed := self._open_sealed(first, buffered):
             return sealed
         try:
-            active = _OpenSegment(self.path.open("rb"), None)
+            active = _OpenSegment(self.path.open("rb", buffered), None)
         except FileNotFoundError:
             active = None
         # Looked for again, because the active segment may have been sealed before it was opened.
-        if (sealed := self._open_sealed(first)) and active is not None:
+        if (sealed := self._open_sealed(first, buffered)) and active is not None:
             active.file.close()
         return sealed or active
 
-    def _open_sealed(self, first: int) -> _OpenSegment | None:
+    def _open_sealed(self, first: int, buffered: int) -> _OpenSegment | None:
         # Opened without a check before, because the writer may replace the plain file by the compressed one.
-        plain, packed = self.files.sealed(first), self.files.compressed(first)
+        plain = self.files.sealed(first)
         with suppress(FileNotFoundError):
-            return _OpenSegment(plain.open("rb"), plain)
+            return _OpenSegment(plain.open("rb", buffered), plain)
+        packed = self.files.compressed(first)
         with suppress(FileNotFoundError):
             return _OpenSegment(open_compressed(packed), packed)
         return None
 
 
-def _line_at(file: BufferedReader, place: LinePlace) -> ChainedRecord | None:
+def _line_at(file: BinaryIO, place: LinePlace) -> ChainedRecord | None:
     file.seek(place.offset)
     raw = file.read(place.length)
     try:
