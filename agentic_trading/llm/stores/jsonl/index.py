@@ -8,19 +8,31 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.store import ChainHead
 from agentic_trading.llm.stores.jsonl import index_rows
 from agentic_trading.llm.stores.jsonl.index_rows import IndexedLine, Names
-from agentic_trading.llm.stores.jsonl.reader import START, LinePlace, LogPosition, LogReader
+from agentic_trading.llm.stores.jsonl.reader import START, LinePlace, LogPosition, LogReader, LogState
 
 T = TypeVar("T")
 
 _CACHE_KB = 8_192
 _LINES_AT_ONCE = 5_000  # a limit for one transaction, so that other processes may write in between
 _IN_MEMORY = ":memory:"
+_SEGMENTS_OF = """
+SELECT first FROM segments
+WHERE first BETWEEN (SELECT max(first) FROM segments WHERE first <= ?) AND ? ORDER BY first
+"""
+
+
+class _Indexed(NamedTuple):
+    """A state of the log, and what was indexed in it: if nothing has changed, there is nothing to index."""
+
+    state: LogState
+    end: int | None
+    head: LogPosition
 
 
 class LogIndex:
@@ -37,6 +49,7 @@ class LogIndex:
         self._place = str(self._file)
         self._db: sqlite3.Connection | None = None
         self._has_indexes = False
+        self._indexed: _Indexed | None = None
         self.names = Names()
 
     def answer(self, query: Callable[[sqlite3.Connection], T], end: int | None) -> T:
@@ -68,6 +81,7 @@ class LogIndex:
             self._db.close()
             self._db = None
             self._has_indexes = False
+            self._indexed = None
             self.names.forget()
 
     def _start_afresh(self) -> None:
@@ -83,19 +97,25 @@ class LogIndex:
     def _catch_up(self, end: int | None) -> sqlite3.Connection:
         if self._db is None:
             self._db = _connect(self._place, self._busy_s)
-        if not self._fits(self._db):
-            with _transaction(self._db):
-                index_rows.clear_rows(self._db)
-                _move_head(self._db, START)
-            self._has_indexes = False
-        while self._index_next(self._db, end):
-            pass
-        if not (self._has_indexes or index_rows.has_indexes(self._db)):
-            with _transaction(self._db):
-                index_rows.make_indexes(self._db)
-        self._has_indexes = True
+        state = self._reader.state()  # before reading, because lines may be appended meanwhile
+        if state is None or _Indexed(state, end, _head(self._db)) != self._indexed:
+            self._catch_up_to(self._db, end)
+            self._indexed = _Indexed(state, end, _head(self._db)) if state else None
         self.names.read(self._db)
         return self._db
+
+    def _catch_up_to(self, db: sqlite3.Connection, end: int | None) -> None:
+        if not self._fits(db):
+            with _transaction(db):
+                index_rows.clear_rows(db)
+                _move_head(db, START)
+            self._has_indexes = False
+        while self._index_next(db, end):
+            pass
+        if not (self._has_indexes or index_rows.has_indexes(db)):
+            with _transaction(db):
+                index_rows.make_indexes(db)
+        self._has_indexes = True
 
     def _fits(self, db: sqlite3.Connection) -> bool:
         """Return whether the last indexed line is still at its place in the log."""
@@ -134,9 +154,13 @@ class LogIndex:
 
 def line_places(db: sqlite3.Connection, rows: Iterable[tuple[int, int, int]]) -> list[LinePlace]:
     """Return the places of lines, from their numbers, offsets and lengths in an index."""
-    firsts = [first for (first,) in db.execute("SELECT first FROM segments ORDER BY first")]
+    wanted = list(rows)
+    seqs = [seq for seq, _, _ in wanted]
+    found = db.execute(_SEGMENTS_OF, (min(seqs, default=0), max(seqs, default=0)))
+    firsts = [first for (first,) in found]
     return [
-        LinePlace(seq, firsts[bisect_right(firsts, seq) - 1], offset, length) for seq, offset, length in rows
+        LinePlace(seq, firsts[bisect_right(firsts, seq) - 1], offset, length)
+        for seq, offset, length in wanted
     ]
 
 

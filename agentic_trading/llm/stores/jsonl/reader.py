@@ -48,6 +48,14 @@ class LogPosition(NamedTuple):
 START = LogPosition()
 
 
+class LogState(NamedTuple):
+    """The state of the active segment's file. It is another one after each new line."""
+
+    inode: int
+    size: int
+    changed_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class LinePlace:
     """The place of a line: its number, the first line of its segment, its offset and its length there."""
@@ -105,6 +113,14 @@ class LogReader:
         if self._may_be_missing:
             return False
         raise StoreError(self.path, "there is no log here. Name the .jsonl file of an earlier run")
+
+    def state(self) -> LogState | None:
+        """Return the state of the log, None without an active segment."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return LogState(found.st_ino, found.st_size, found.st_mtime_ns)
 
     def walk(
         self, start: LogPosition = START, last: int | None = None
