@@ -108,9 +108,11 @@ class IndexQueries:
     names: Names
     read: Callable[[Iterable[Place]], Iterator[tuple[int, IndexRow]]]
 
-    def places(self, *conditions: str, tenant: str | None, order: str = "seq") -> list[Place]:
-        """Return the places of the records that meet all conditions."""
-        return list(self._rows(_PLACE, *conditions, tenant=tenant, order=order))
+    def places(
+        self, *conditions: str, tenant: str | None, order: str = "seq", values: Sequence[int] = ()
+    ) -> list[Place]:
+        """Return the places of the records that meet all conditions, which may have marks for values."""
+        return self._rows(_PLACE, *conditions, tenant=tenant, order=order, values=values).fetchall()
 
     def runs(self) -> list[Place]:
         """Return the places of the newest starts and ends of runs, and of an archive's start."""
@@ -384,11 +386,18 @@ class IndexQueries:
         # The indexes by name leave out records without a name, and interactions.
         return f"{listed} AND {field} > {least}" if numbers and min(numbers) > least else listed
 
-    def _rows(self, columns: str, *conditions: str, tenant: str | None, order: str = "seq") -> sqlite3.Cursor:
+    def _rows(
+        self,
+        columns: str,
+        *conditions: str,
+        tenant: str | None,
+        order: str = "seq",
+        values: Sequence[int] = (),
+    ) -> sqlite3.Cursor:
         query = (
             f"SELECT {columns} FROM records WHERE {self._all_of(*conditions, tenant=tenant)} ORDER BY {order}"  # noqa: S608 - conditions from this module
         )
-        return self.db.execute(query)
+        return self.db.execute(query, values)
 
     def _all_of(self, *conditions: str, tenant: str | None = None) -> str:
         """Return the conjunction of conditions, limited to the tenant's records if there is one."""

@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 _LINE_BYTES = 4096
 _WALK_BYTES = 128 << 10  # read at once, because a line is often longer than the usual buffer
+_UNBUFFERED = 0
 _ID_WITHIN_BYTES = 1 << 16
 _HAS_ZEROS = "it holds zero bytes, as a power cut leaves them. The next process that writes to the log moves it and all that follows to another file"
 
@@ -56,8 +57,7 @@ class LogState(NamedTuple):
     changed_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class LinePlace:
+class LinePlace(NamedTuple):
     """The place of a line: its number, the first line of its segment, its offset and its length there."""
 
     seq: int
@@ -194,7 +194,7 @@ class LogReader:
     def lines_at(self, places: Iterable[LinePlace]) -> Iterator[ChainedRecord | None]:
         """Yield the line at each place, or None if it is not whole and unbroken."""
         for first, in_segment in groupby(places, lambda place: place.first):
-            with self._opened(first) as segment:
+            with self._opened(first, _UNBUFFERED) as segment:
                 for place in in_segment:
                     yield None if segment is None else _line_at(segment.file, place)
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from sqlite3 import Connection
 from typing import TypeVar
@@ -58,7 +59,7 @@ class JsonlRecords:
         """Return the record with this id, or None."""
         found = await self._records(
             lambda queries: queries.places(
-                f"id = {id_number(record_id)}", tenant=tenant, order="attempt = 0, seq"
+                "id = ?", tenant=tenant, order="attempt = 0, seq", values=(id_number(record_id),)
             ),
             lambda record: record_codec.id_of(record) == record_id,
         )
@@ -75,7 +76,7 @@ class JsonlRecords:
     async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[store_api.Record]:
         """Return all records of a decision chain, in the log's order."""
         return await self._records(
-            lambda queries: queries.places(f"trace = {id_number(trace_id)}", tenant=tenant),
+            lambda queries: queries.places("trace = ?", tenant=tenant, values=(id_number(trace_id),)),
             lambda record: record_codec.trace_of(record) == trace_id,
         )
 
@@ -100,7 +101,9 @@ class JsonlRecords:
     async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return all attempts at an envelope, oldest first."""
         found = await self._records(
-            lambda queries: queries.places(f"envelope = {id_number(envelope_id)}", IS_ATTEMPT, tenant=tenant),
+            lambda queries: queries.places(
+                "envelope = ?", IS_ATTEMPT, tenant=tenant, values=(id_number(envelope_id),)
+            ),
         )
         attempts = record_codec.interactions(found)
         return [one for one in attempts if one.envelope.envelope_id == envelope_id]
@@ -111,7 +114,7 @@ class JsonlRecords:
         """Return all recorded attempts at a request and occurrence, oldest first."""
         number = request_number(request_hash, occurrence)
         found = await self._records(
-            lambda queries: queries.places(f"request = {number}", IS_ATTEMPT, tenant=tenant)
+            lambda queries: queries.places("request = ?", IS_ATTEMPT, tenant=tenant, values=(number,))
         )
         attempts = record_codec.interactions(found)
         return [
@@ -289,8 +292,12 @@ class JsonlRecords:
         """Return the wanted records at places. A number in the index may be that of two ids."""
 
         def read(queries: IndexQueries) -> list[store_api.Record]:
+            found: list[store_api.Record] = []
             lines = self._lines(line_places(queries.db, find(queries)))
-            return [record for record in map(self._reader.record, lines) if is_wanted(record)]
+            # In batches, because changing between reading and decoding for every line takes a tenth longer.
+            while batch := list(islice(lines, _READ_AT_ONCE)):
+                found += filter(is_wanted, map(self._reader.record, batch))
+            return found
 
         return await self._query(read, nothing=list[store_api.Record]())
 
