@@ -34,7 +34,21 @@ _INDEXES: Final = (
     "CREATE INDEX by_trace ON records (trace)",
     "CREATE INDEX by_agent ON records (agent, day, cost)",
 )
-_INSERT: Final = "INSERT OR IGNORE INTO records VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+# A store that answers the questions of `Records` needs more columns and indexes.
+_ALL_SCHEMA: Final = (
+    "CREATE TABLE records (seq INTEGER PRIMARY KEY, id, trace, cause, tenant, agent, model, day, cost, body BLOB,"
+    " time, kind, workflow, provider, subject, verdict, failure, envelope, request, occurrence, attempt,"
+    " input_tokens, output_tokens, latency_ms)"
+)
+_ALL_INDEXES: Final = (
+    *_INDEXES,
+    "CREATE INDEX by_envelope ON records (envelope) WHERE envelope IS NOT NULL",
+    "CREATE INDEX by_request ON records (request, occurrence) WHERE request IS NOT NULL",
+    "CREATE INDEX by_time ON records (time)",
+    "CREATE INDEX by_failure ON records (failure, time) WHERE failure IS NOT NULL",
+    "CREATE INDEX by_kind ON records (kind, time) WHERE kind IS NOT NULL",
+)
 
 
 class Cpu:
@@ -97,22 +111,29 @@ def rebuild(log: str) -> dict[str, Any]:
     }
 
 
-def load(log: str, db: str) -> dict[str, Any]:
-    """Load a log into SQLite with its bodies. Its indexes are made behind the rows, which is the faster way."""
+def load(log: str, db: str, *, all_questions: bool = False) -> dict[str, Any]:
+    """Load a log into SQLite with its bodies. Its indexes are made behind the rows, which is the faster way.
+
+    With `all_questions` it has the columns and indexes for the questions of our index: by attempt, request, time, failure
+    and kind. Otherwise it answers three of them: by id, by trace, and the cost by agent and day.
+    """
+    schema, indexes, row_of = (
+        (_ALL_SCHEMA, _ALL_INDEXES, _all_of) if all_questions else (_SCHEMA, _INDEXES, _row)
+    )
     for suffix in ("", "-wal", "-shm"):
         Path(f"{db}{suffix}").unlink(missing_ok=True)
     with Cpu.taken() as took, closing(_connect(db, "NORMAL")) as bodies:
-        bodies.execute(_SCHEMA)
+        bodies.execute(schema)
         rows = []
         for file in segments_of(Path(log)):
             with file.open("rb") as lines:
                 for raw in lines:
-                    rows.append(_row(raw[: raw.rindex(b',"seq":')] + b"}"))
+                    rows.append(row_of(raw[: raw.rindex(b',"seq":')] + b"}"))
                     if len(rows) == INSERTED_AT_ONCE:
                         _insert(bodies, rows)
                         rows = []
         _insert(bodies, rows)
-        for index in _INDEXES:
+        for index in indexes:
             bodies.execute(index)
         bodies.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return {"cpu_s": took.cpu_s, "bytes": Path(db).stat().st_size}
@@ -126,7 +147,23 @@ def _connect(db: str, synchronous: str) -> sqlite3.Connection:
 
 
 def _row(raw: bytes) -> tuple[Any, ...]:
+    return _columns(orjson.loads(raw), raw)
+
+
+def _all_of(raw: bytes) -> tuple[Any, ...]:
     fields = orjson.loads(raw)
+    envelope, result, body = (fields.get(name) or {} for name in ("envelope", "result", "body"))
+    failure = result.get("failure") or body.get("reason")
+    return (
+        *_columns(fields, raw), fields.get("stored_at") or fields["time"], fields.get("kind"), envelope.get("workflow"),
+        result.get("provider"), envelope.get("subject") or body.get("subject") or body.get("symbol"), body.get("verdict"),
+        failure.get("category") if isinstance(failure, dict) else None, envelope.get("envelope_id"),
+        envelope.get("request_hash"), envelope.get("occurrence"), result.get("attempt_number"),
+        result.get("input_tokens"), result.get("output_tokens"), result.get("latency_ms"),
+    )  # fmt: skip
+
+
+def _columns(fields: dict[str, Any], raw: bytes) -> tuple[Any, ...]:
     envelope, result = fields.get("envelope") or fields, fields.get("result") or {}
     moment = fields.get("stored_at") or fields["time"]
     return (
@@ -137,8 +174,9 @@ def _row(raw: bytes) -> tuple[Any, ...]:
 
 def _insert(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
     db.execute("BEGIN IMMEDIATE")
+    marks = ", ".join("?" * len(rows[0])) if rows else ""
     with db:
-        db.executemany(_INSERT, rows)
+        db.executemany(f"INSERT OR IGNORE INTO records VALUES (NULL, {marks})", rows)  # noqa: S608 - marks
 
 
 def pack(log: str, to: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import aclosing, closing
 from dataclasses import replace
 from datetime import timedelta
@@ -19,7 +19,7 @@ from agentic_trading.llm.stores.jsonl.file import LogFile
 from agentic_trading.llm.stores.jsonl.index import LogIndex
 from agentic_trading.llm.stores.jsonl.index_query import IndexQueries
 from agentic_trading.llm.stores.jsonl.index_rows import id_number
-from agentic_trading.llm.stores.jsonl.reader import LogReader
+from agentic_trading.llm.stores.jsonl.reader import START, LogPosition, LogReader
 from agentic_trading.llm.stores.jsonl.segments import LogFiles
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.llm.stores.record_codec import identity_of
@@ -179,6 +179,60 @@ def test_concurrent_indexers_index_each_line_once(tmp_path: Path) -> None:
 
     assert counts == [(3,), (3,)]
     assert ids_known(path) == ids
+
+
+class Walks(LogReader):
+    """Count how often the log is read."""
+
+    count = 0
+
+    def walk(
+        self, start: LogPosition = START, last: int | None = None
+    ) -> Iterator[tuple[ChainedRecord, LogPosition]]:
+        self.count += 1
+        return super().walk(start, last)
+
+
+def test_log_that_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path)
+    reader = Walks(path)
+    index = LogIndex(reader)
+    index.answer(lambda db: None, None)
+    before = reader.count
+    lines = index.answer(lambda db: db.execute("SELECT count(*) FROM records").fetchone(), None)
+    index.close()
+
+    assert reader.count == before
+    assert lines == (len(path.read_bytes().splitlines()),)
+
+
+def test_new_lines_are_found_after_an_answer(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path)
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+    index = LogIndex(LogReader(path))
+    counts = [index.answer(lambda db: db.execute("SELECT count(*) FROM records").fetchone(), None)]
+    with path.open("ab") as file:
+        file.write(lines[-1])
+    counts.append(index.answer(lambda db: db.execute("SELECT count(*) FROM records").fetchone(), None))
+    index.close()
+
+    assert counts == [(len(lines) - 1,), (len(lines),)]
+
+
+def test_lines_up_to_another_end_are_found_in_the_same_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path)
+    index = LogIndex(LogReader(path))
+    counts = [
+        index.answer(lambda db: db.execute("SELECT count(*) FROM records").fetchone(), end) for end in (1, 2)
+    ]
+    index.close()
+
+    assert counts == [(1,), (2,)]
 
 
 def test_overtaken_indexer_adopts_finished_work(tmp_path: Path) -> None:

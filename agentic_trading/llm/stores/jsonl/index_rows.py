@@ -21,6 +21,7 @@ IN_DOUBT: Final = 8
 RUN: Final = 16
 """The flags of a record: those of `Fact`, and whether it starts or ends a run."""
 
+_Ids = tuple[int, int, int | None, int | None]
 _RUN_KINDS: Final = (RunStarted.KIND, RunEnded.KIND, ArchiveStarted.KIND)
 INTERACTION_NUMBER: Final = 1
 
@@ -239,7 +240,12 @@ def add_rows(db: sqlite3.Connection, names: Names, lines: Sequence[IndexedLine])
         total[4] += row.billed_nusd
         if row.sent:
             latencies[tenant, day, model, bucket_of(row.latency_ms)] += 1
-        if not all(number is None or number & UUID_BITS for number in ids[:3]):
+        of_record, of_trace, of_envelope, _ = ids
+        if not (
+            of_record & UUID_BITS
+            and of_trace & UUID_BITS
+            and (of_envelope is None or of_envelope & UUID_BITS)
+        ):
             others.update(_other_ids(row, ids, tenant))
     names.write(db)
     db.executemany(_ROW, rows)
@@ -282,15 +288,15 @@ def _flags_of(row: IndexRow) -> int:
     )
 
 
-def _ids_of(row: IndexRow) -> tuple[int | None, ...]:
+def _ids_of(row: IndexRow) -> _Ids:
     """Return the columns `id`, `trace`, `envelope` and `request`."""
-    numbers = (id_number(row.id), _trace_number(row.trace_id))
+    record, trace = id_number(row.id), _trace_number(row.trace_id)
     if not row.attempt:
-        return (*numbers, None, None)
-    return (*numbers, id_number(row.envelope_id), request_number(row.request_hash, row.occurrence))
+        return record, trace, None, None
+    return record, trace, id_number(row.envelope_id), request_number(row.request_hash, row.occurrence)
 
 
-def _other_ids(row: IndexRow, ids: Sequence[int | None], tenant: int) -> Iterable[tuple[IdKind, str, int]]:
+def _other_ids(row: IndexRow, ids: _Ids, tenant: int) -> Iterable[tuple[IdKind, str, int]]:
     """Yield the ids that are no UUIDs: an index finds their prefixes by their text."""
     of_record, of_trace, of_envelope, _ = ids
     names: Sequence[tuple[IdKind, str, int | None]] = (

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 _LINE_BYTES = 4096
 _WALK_BYTES = 128 << 10  # read at once, because a line is often longer than the usual buffer
-_UNBUFFERED = 0
+_UNBUFFERED = 0  # for single lines, whose neighbours are of other decision chains
 _ID_WITHIN_BYTES = 1 << 16
 _HAS_ZEROS = "it holds zero bytes, as a power cut leaves them. The next process that writes to the log moves it and all that follows to another file"
 
@@ -216,7 +216,7 @@ class LogReader:
     def facts(self, line: ChainedRecord) -> IndexRow:
         """Return the facts of the record of a line. Raises `StoreError` if it is unknown."""
         try:
-            return index_row_of(line.line)  # not of `record`, which is a copy. The index ignores the rest of the line
+            return index_row_of(line.line)  # not of `record`, which is a copy: the rest are no facts
         except (ValueError, LookupError, TypeError) as e:
             raise self._unknown(line, e) from e
 
@@ -308,9 +308,7 @@ class LogReader:
     def _broken(self, reason: str, head: ChainHead) -> StoreError:
         return StoreError(self.path, reason, line=head.seq + 1)
 
-    def _check(
-        self, raw: bytes, head: ChainHead, segment: "_OpenSegment"
-    ) -> tuple[ChainedRecord, ChainHead]:
+    def _check(self, raw: bytes, head: ChainHead, segment: "_OpenSegment") -> tuple[ChainedRecord, ChainHead]:
         """Return the line after `head`, and the new head."""
         try:
             line = read_line(raw)
