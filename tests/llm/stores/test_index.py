@@ -235,6 +235,16 @@ def test_lines_up_to_another_end_are_found_in_the_same_log(tmp_path: Path) -> No
     assert counts == [(1,), (2,)]
 
 
+def test_log_without_an_active_segment_has_no_state(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path)
+    state = LogReader(path).state()
+    path.unlink()
+
+    assert state is not None
+    assert LogReader(path).state() is None
+
+
 def test_overtaken_indexer_adopts_finished_work(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     ids = [id_number(recorded.id) for recorded in written(path)]
