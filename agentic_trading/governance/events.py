@@ -13,6 +13,7 @@ from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.limits import ScopeKind, Unit, Window
 from agentic_trading.llm.event import EventBody, Kinds
 from agentic_trading.llm.fields import AnswerText, FrozenObject, JsonObject, Moment, Open
+from agentic_trading.llm.store import Records
 
 
 class ReservationExpired(EventBody, frozen=True):
@@ -160,3 +161,11 @@ KINDS = Kinds[GovernanceBody](
     BudgetExhaustionForecast,
     AppliedCommand,
 )
+
+
+async def kinds_to_read(records: Records) -> tuple[str, ...]:
+    """Return the kinds that `KINDS.must` does not skip: its own, and others of its namespaces in a log."""
+    known = [body.KIND for body in KINDS.bodies]
+    recorded = [kind for one in await records.sums("kind") for kind in one.key]
+    others = [kind for kind in recorded if kind.partition(".")[0] in KINDS.namespaces]
+    return tuple(dict.fromkeys((*known, *others)))

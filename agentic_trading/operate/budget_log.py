@@ -23,7 +23,9 @@ from agentic_trading.governance.rebuild import KeptCharge, LedgerRebuild, join
 from agentic_trading.governance.rules import ClockMode
 from agentic_trading.llm.errors import EventError, FailureKind, StoreError
 from agentic_trading.llm.event import PLATFORM, Event
+from agentic_trading.llm.facts import RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.log_line import INTERACTION
 from agentic_trading.llm.store import Record
 from agentic_trading.operate.choices import check_ledger_url
 from agentic_trading.operate.session_folder import SessionFolder
@@ -88,9 +90,11 @@ async def read_budget_events(log: Path, tenant: str, *, together: bool) -> list[
     """
     found: list[BudgetEvent] = []
     async with aclosing(port_adapters.records_of(log)) as records:
-        async for entry in records.scan():
-            with _placed(log, entry.seq):
-                found += budget_events([entry.record], tenant)
+        kinds = (INTERACTION, *await ledger_events.kinds_to_read(records))
+        async with aclosing(records.entries(RecordQuery(kind=kinds), tenant=tenant)) as entries:
+            async for entry in entries:
+                with _placed(log, entry.seq):
+                    found += budget_events([entry.record], tenant)
     return _merge_repeated(found) if together else found
 
 

@@ -31,12 +31,14 @@ from agentic_trading.governance.status_feed import BudgetStatus, CounterStatus
 from agentic_trading.llm.envelope import DEFAULT_TENANT, LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import PLATFORM
+from agentic_trading.llm.facts import RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.log_line import INTERACTION
 from agentic_trading.operate.budgets import BudgetLocation, BudgetLocationOptions, open_location
 from agentic_trading.operate.choices import host_of
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import OptionError
-from agentic_trading.platform.port_adapters import LOG_NAME, records_of
+from agentic_trading.platform.port_adapters import LOG_NAME, LogRecords, records_of
 from agentic_trading.platform.settings import user_name
 from agentic_trading.platform.tables import TableLayers
 
@@ -159,7 +161,7 @@ class KnownNames:
         if name == ANY or scope == "workflow":
             return ""
         known: set[str] = set()
-        async with aclosing(self._sources(tenant, scope)) as sources:
+        async with aclosing(self._sources(tenant, scope, name)) as sources:
             async for source, names in sources:
                 known |= {spelling for each in names for spelling in _spellings(scope, each)}
                 if name in known:
@@ -168,7 +170,7 @@ class KnownNames:
         unknown = f"no worker, policy, configuration, table of models, ledger or log here knows this {scope}"
         raise CommandError(f"{scope} {name}", unknown, ", ".join([*nearest, "or --force for one to come"]))
 
-    async def _sources(self, tenant: str, scope: Scope) -> AsyncGenerator[tuple[str, set[str]]]:
+    async def _sources(self, tenant: str, scope: Scope, name: str) -> AsyncGenerator[tuple[str, set[str]]]:
         tenants = [tenant] if tenant != PLATFORM else await self.place.statuses.tenants()
         statuses = [status for each in tenants for status in await self.place.statuses.read(each)]
         yield "workers' reports", set(_reported(scope, statuses))
@@ -191,7 +193,7 @@ class KnownNames:
         logged: set[str] = set()
         if self.log is not None:
             with suppress(StoreError):  # because a broken log must not prevent a halt
-                logged = await _in_log(self.log, None if tenant == PLATFORM else tenant, scope)
+                logged = await _in_log(self.log, None if tenant == PLATFORM else tenant, scope, name)
         yield "the log", logged
         if scope == "tenant" and not self.config.tenants and not logged:
             yield "the configuration", {DEFAULT_TENANT}
@@ -263,8 +265,11 @@ def _spellings(scope: Scope, name: str) -> Iterable[str]:
     return (model or provider, name, f"{provider}/{ANY}")
 
 
-async def _in_log(log: Path, tenant: str | None, scope: Scope) -> set[str]:
-    """Return the names of a kind in a log, of one tenant or of all."""
+async def _in_log(log: Path, tenant: str | None, scope: Scope, name: str) -> set[str]:
+    """Return the names of a kind in a log, of one tenant or of all.
+
+    Of traces and calls, this is only `name` if the log has it. Otherwise every call is read for its names.
+    """
     async with aclosing(records_of(log)) as records:
         match str(scope):
             case "tenant":
@@ -272,32 +277,30 @@ async def _in_log(log: Path, tenant: str | None, scope: Scope) -> set[str]:
             case "model":
                 return {"/".join(row.key) for row in await records.spend("provider", "model", tenant=tenant)}
             case "agent":
-                agents = {row.key[0] for row in await records.spend("agent", tenant=tenant)}
-                if (
-                    "" not in agents
-                ):  # a call without an id is known by its type, which the index does not have
-                    return agents
-            case "principal":
-                return set()  # no record of a call names its sender
-            case _:
-                pass
-        found = set()
-        async with aclosing(records.scan()) as entries:
-            async for entry in entries:
-                call = entry.record
-                if isinstance(call, LLMInteraction) and tenant in {None, call.envelope.tenant_id}:
-                    found.add(_name_of(call.envelope, scope))
-        return found
+                ids = {row.key[0] for row in await records.spend("agent", tenant=tenant)} - {""}
+                # A call without an id is known by its type, which the index does not have.
+                unnamed = RecordQuery(kind=(INTERACTION,), agent=("",))
+                return ids | {agent_of(one) for one in await _calls(records, unnamed, tenant)}
+            case "trace":
+                if await records.count(RecordQuery(kind=(INTERACTION,), trace_id=name), tenant=tenant):
+                    return {name}
+                return {one.trace_id for one in await _calls(records, _ANY_CALL, tenant)}
+            case "call":
+                attempts = await records.by_envelope(name, tenant=tenant)
+                if any(one.envelope.idempotency_key == name for one in attempts):
+                    return {name}
+                return {one.idempotency_key for one in await _calls(records, _ANY_CALL, tenant)}
+            case _:  # no record of a call names its sender
+                return set()
 
 
-def _name_of(envelope: LLMEnvelope, scope: Scope) -> str:
-    match str(scope):
-        case "trace":
-            return envelope.trace_id
-        case "call":
-            return envelope.idempotency_key
-        case _:
-            return agent_of(envelope)
+_ANY_CALL = RecordQuery(kind=(INTERACTION,))
+
+
+async def _calls(records: LogRecords, query: RecordQuery, tenant: str | None) -> list[LLMEnvelope]:
+    """Return the envelopes of the selected attempts."""
+    async with aclosing(records.entries(query, tenant=tenant)) as entries:
+        return [entry.record.envelope async for entry in entries if isinstance(entry.record, LLMInteraction)]
 
 
 ACKNOWLEDGED_WITHIN_S = 3.0

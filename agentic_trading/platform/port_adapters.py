@@ -37,7 +37,7 @@ from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.sealed_command import SealedCommand
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.checkpoints import Checkpoint, read_checkpoints
-from agentic_trading.llm.stores.jsonl.reader import START, LogPosition
+from agentic_trading.llm.stores.jsonl.reader import START, LogPosition, LogReader
 from agentic_trading.llm.stores.jsonl.segments import LogFiles, read_seals
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability
@@ -458,11 +458,7 @@ def log_position(path: Path, line: int) -> LogPosition:
 
     Blocks. Raises `StoreError` if the seals cannot be read.
     """
-    found = START
-    for seal in read_seals(LogFiles(path).seals).each:
-        if seal.last <= line:
-            found = LogPosition(seal.end, seal.last + 1)
-    return found
+    return LogReader(path).segment_start(line)
 
 
 def checkpoints_in(path: Path) -> list[Checkpoint]:

@@ -125,11 +125,9 @@ async def _whole_log(
 async def recorded_commands(records: LogRecords) -> CommandHistory:
     """Return the operator commands in a log, found by its index. Raises `StoreError` if it cannot be read."""
     commands = CommandHistory()
-    async with aclosing(records.select(RecordQuery(kind=(AppliedCommand.KIND,)))) as facts:
-        async for fact in facts:
-            line = await records.line(fact.seq)
-            if line is not None:
-                commands.read(records.entry(line).record)
+    async with aclosing(records.entries(RecordQuery(kind=(AppliedCommand.KIND,)))) as entries:
+        async for entry in entries:
+            commands.read(entry.record)
     return commands
 
 

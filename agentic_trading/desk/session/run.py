@@ -36,12 +36,14 @@ from agentic_trading.files import replace_file
 from agentic_trading.governance.commands import SetLimit, execute_command
 from agentic_trading.governance.controls_document import ControlStore, TenantControls
 from agentic_trading.governance.controls_merge import CommandHistory
+from agentic_trading.governance.events import kinds_to_read
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limits import Limit, ScopeKind, limit_text
 from agentic_trading.governance.rebuild import LedgerRebuild, require_not_behind
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import BarChecksums, Event, RunData, RunStarted
+from agentic_trading.llm.facts import RecordQuery
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.runs import RunSummary, run_on_record
 from agentic_trading.logger import get_logger
@@ -156,8 +158,11 @@ class RunBudget:
 
         Raises `LedgerRolledBackError` if the ledger is behind the log.
         """
+        records = self.store.records
         rebuild, commands = LedgerRebuild(self.options.tenant, self.options.mode), CommandHistory()
-        async with aclosing(self.store.scan()) as entries:
+        # Calls are left out, because they hold neither a checkpoint, a dispatch nor a command.
+        kinds = await kinds_to_read(records)
+        async with aclosing(records.entries(RecordQuery(kind=kinds))) as entries:
             async for entry in entries:
                 rebuild.read(entry.record)
                 commands.read(entry.record)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -9,10 +10,14 @@ from agentic_trading.client.call_log import EarlierCalls
 from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.session.feeds import KeptBars, ReadAhead, kept_bars
 from agentic_trading.desk.session.options import RunOptions, plan_on_record
+from agentic_trading.governance.events import kinds_to_read
 from agentic_trading.governance.ledger import LedgerEntry
 from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt
+from agentic_trading.llm.event import CallRequested, CallUnanswered
+from agentic_trading.llm.facts import EVERYTHING, RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.store import LogEntry
+from agentic_trading.llm.log_line import INTERACTION
+from agentic_trading.llm.store import LogEntry, Records
 from agentic_trading.operate.choices import CONFIGURED, pluralize
 from agentic_trading.operate.log_check import check_log
 from agentic_trading.operate.providers import asked_providers, base_url_of
@@ -61,28 +66,31 @@ async def refuse_incomplete(folder: SessionFolder, manifest: RunManifest, store:
         raise finding.error(". Restore the session's files. No file was written")
 
 
-class ScannableLog(Protocol):
-    """A log that can be read from start to end."""
+class SelectableRecords(Records, Protocol):
+    """The records of a log, of which a selection can be read."""
 
-    def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
-        """Yield all entries with a number above `after`, in order."""
+    def entries(self, query: RecordQuery = EVERYTHING) -> AsyncGenerator[LogEntry]:
+        """Yield the entries of the selected records, in the log's order."""
         ...
 
 
 async def read_interrupted_run(
-    folder: SessionFolder, manifest: RunManifest, store: ScannableLog
+    folder: SessionFolder, manifest: RunManifest, records: SelectableRecords
 ) -> InterruptedRun:
     """Return the state of a run from its folder.
 
-    A call with an unknown outcome counts with its maximum cost.
+    Of the log, only the calls and the events about calls and money of this run are read. A call with an
+    unknown outcome counts with its maximum cost.
     """
     answers, asked = port_adapters.recording(), EarlierCalls()
     rebuild = LedgerRebuild(manifest.tenant, manifest.mode)
-    async for entry in store.scan(manifest.first_seq):
-        rebuild.read(entry.record)
-        asked.read(entry.record)
-        if isinstance(entry.record, LLMInteraction):
-            answers.add(entry.record)
+    kinds = (INTERACTION, CallRequested.KIND, CallUnanswered.KIND, *await kinds_to_read(records))
+    async with aclosing(records.entries(RecordQuery(kind=kinds, after=manifest.first_seq))) as entries:
+        async for entry in entries:
+            rebuild.read(entry.record)
+            asked.read(entry.record)
+            if isinstance(entry.record, LLMInteraction):
+                answers.add(entry.record)
     return InterruptedRun(answers, rebuild.entries(), rebuild.lost(), await _fed(folder, manifest), asked)
 
 

@@ -138,7 +138,7 @@ async def resumed_run(
         # Read again, because until this process had the lock, another one may have ended the run.
         manifest = await run_resume.resumable_manifest(options, folder, feeds)
         await run_resume.refuse_incomplete(folder, manifest, store)
-        earlier = await run_resume.read_interrupted_run(folder, manifest, store)
+        earlier = await run_resume.read_interrupted_run(folder, manifest, store.records)
         await read_elsewhere(options.answers_from, earlier.asked)
         if options.is_repeatable:
             earlier = earlier.without_lost()

@@ -84,8 +84,7 @@ class MemoryInteractionStore:
     async def scan(self, after: int = 0) -> AsyncGenerator[store_api.LogEntry]:
         """Yield all entries with a number above `after`, in order."""
         for raw in self._lines[max(0, after) :]:
-            line = read_line(raw)
-            yield store_api.LogEntry(line.seq, record_codec.record_of(line.record), line.hash)
+            yield _entry(raw)
 
     async def follow(self, after: int = 0) -> AsyncGenerator[Sequence[store_api.ChainedRecord]]:
         """Yield batches of lines with a number above `after`, until the store is closed."""
@@ -267,6 +266,13 @@ class MemoryRecords:
         ):
             yield self._fact(place)
 
+    async def entries(
+        self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None
+    ) -> AsyncGenerator[store_api.LogEntry]:
+        """Yield the entries of the selected records, in the log's order."""
+        for place in await self._selected(query, tenant):
+            yield _entry(self._lines[place])
+
     async def count(self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None) -> int:
         """Return the number of selected records."""
         return len(await self._selected(query, tenant))
@@ -376,6 +382,11 @@ class MemoryRecords:
 
     def _record(self, place: int) -> store_api.Record:
         return record_codec.record_of(read_line(self._lines[place]).record)
+
+
+def _entry(raw: bytes) -> store_api.LogEntry:
+    line = read_line(raw)
+    return store_api.LogEntry(line.seq, record_codec.record_of(line.record), line.hash)
 
 
 def _sum(key: tuple[str, ...], facts: list[IndexRow]) -> store_api.Spend:

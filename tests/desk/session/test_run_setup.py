@@ -50,7 +50,7 @@ async def test_lost_call_counts_at_full_reservation(
     await store.record(dispatched(lost, 900))
     await store.record(event("intent.approved"))
 
-    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
+    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store.records)
 
     assert earlier.spent_nusd == 70 + 3 + 900
     assert [kept.count for kept in earlier.bars.values()] == [0]
@@ -65,7 +65,7 @@ async def test_lost_second_attempt_is_charged(tmp_path: Path) -> None:
     await store.store(interaction(envelope=asked, attempt_number=1, cost_nusd=0, dispatched_at=NOW))
     await store.record(dispatched(asked, 600, attempt=2))
 
-    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
+    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store.records)
 
     assert earlier.spent_nusd == 600
 
@@ -75,7 +75,7 @@ async def test_earlier_run_cost_is_excluded(tmp_path: Path) -> None:
     await store.store(interaction(cost_nusd=1000))
     await store.store(interaction(cost_nusd=7))
 
-    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(2, first_seq=1), store)
+    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(2, first_seq=1), store.records)
 
     assert earlier.spent_nusd == 7
 
@@ -92,7 +92,7 @@ async def test_possibly_answered_calls_are_counted(tmp_path: Path) -> None:
     await store.store(interaction(**nothing))
     await store.record(dispatched(lost, 900))
 
-    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
+    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store.records)
 
     assert earlier.calls == 3
 
@@ -104,7 +104,7 @@ async def test_resume_starts_with_fed_bars(tmp_path: Path) -> None:
     await files.append([bar(0), bar(1)])
     await files.write()
 
-    earlier = await read_interrupted_run(folder, manifest(), MemoryInteractionStore())
+    earlier = await read_interrupted_run(folder, manifest(), MemoryInteractionStore().records)
 
     assert [item async for item in earlier.bars["BTCUSDT"].feed()] == [bar(0), bar(1)]
 
@@ -169,7 +169,7 @@ async def test_resumed_run_keeps_total_budget(percent: int, tmp_path: Path) -> N
     budget_nusd = await budget_for(percent)
     store = MemoryInteractionStore()
     await part(store, budget_nusd, 370, None)
-    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
+    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store.records)
 
     await part(store, budget_nusd - earlier.spent_nusd, 450, earlier.answers)
 
@@ -207,7 +207,7 @@ async def test_killed_dispatch_keeps_budget_and_invoice(share: float, tmp_path: 
     sent = {one.body["reservation_id"] for one in events_in(left, "attempt.dispatched")}
     billed = sum(one.result.cost_nusd for one in calls_in(records) if one.result.reservation_id in sent)
     store = await beginning_with(left)
-    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
+    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store.records)
 
     ledger = port_adapters.budget_ledger(budget_nusd)
     await ledger.restore("default", earlier.bookings)
@@ -216,7 +216,7 @@ async def test_killed_dispatch_keeps_budget_and_invoice(share: float, tmp_path: 
     kept = await all_of(store)
     own = [one.result for one in calls_in(kept[len(left) :]) if one.result.served_from == "live"]
     billed += sum(result.cost_nusd for result in own if result.reservation_id not in sent)
-    books = (await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)).spent_nusd
+    books = (await read_interrupted_run(SessionFolder(tmp_path), manifest(), store.records)).spent_nusd
     assert earlier.lost
     assert 0 < billed <= books <= budget_nusd
     assert books == sum(one.result.cost_nusd for one in calls_in(kept))

@@ -198,6 +198,14 @@ class LogReader:
                 for place in in_segment:
                     yield None if segment is None else _line_at(segment.file, place)
 
+    def segment_start(self, seq: int) -> LogPosition:
+        """Return the start of the segment that has the line after line `seq`. Reads the seals only."""
+        sealed = [seal for seal in read_seals(self.files.seals).each if seal.last <= seq]
+        # A segment gets its name after its seal was written. Until then it is the active one.
+        if sealed and self.files.find_sealed(sealed[-1].first) is None:
+            sealed.pop()
+        return LogPosition(sealed[-1].end, sealed[-1].last + 1) if sealed else START
+
     def line_from(self, first: int, offset: int) -> bytes:
         """Return the bytes of the line at an offset of a segment, with its newline. Empty at the end of the segment."""
         with self._opened(first) as segment:

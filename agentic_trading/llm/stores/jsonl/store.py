@@ -162,6 +162,21 @@ class JsonlRecords:
             async for fact in facts:
                 yield fact
 
+    async def entries(
+        self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None
+    ) -> AsyncGenerator[store_api.LogEntry]:
+        """Yield the entries of the selected records, in the log's order. Only their lines are read.
+
+        Records that are added meanwhile are left out.
+        """
+        selected = await self._query(
+            lambda queries: queries.seqs(query, tenant), nothing=array("q"), query=query
+        )
+        for start in range(0, len(selected), _READ_AT_ONCE):
+            read = partial(self._entries_at, seqs=selected[start : start + _READ_AT_ONCE])
+            for entry in await self._query(read, nothing=list[store_api.LogEntry]()):
+                yield entry
+
     async def count(self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None) -> int:
         """Return the number of selected records."""
         return await self._query(lambda queries: queries.count(query, tenant), nothing=0, query=query)
@@ -211,8 +226,12 @@ class JsonlRecords:
         return await self._records(lambda queries: queries.unmatched(tenant))
 
     async def scan(self, after: int = 0) -> AsyncGenerator[store_api.LogEntry]:
-        """Yield all entries with a number above `after`, in order."""
-        async with aclosing(self.read_on(START, after, self.entry)) as batches:
+        """Yield all entries with a number above `after`, in order.
+
+        It reads from the start of the segment that has the first of them.
+        """
+        start = await asyncio.to_thread(self._reader.segment_start, after)
+        async with aclosing(self.read_on(start, after, self.entry)) as batches:
             async for entries, _ in batches:
                 for entry in entries:
                     yield entry
@@ -306,6 +325,10 @@ class JsonlRecords:
             batch = seqs[start : start + _FACTS_AT_ONCE]
             for fact in await self._query(partial(IndexQueries.facts, seqs=batch), nothing=list[Fact]()):
                 yield fact
+
+    def _entries_at(self, queries: IndexQueries, seqs: Iterable[int]) -> list[store_api.LogEntry]:
+        places = queries.places(f"seq IN ({', '.join(map(str, seqs))})", tenant=None)
+        return [*map(self.entry, self._lines(line_places(queries.db, places)))]
 
     def _read_facts(self, db: Connection, places: Iterable[Place]) -> Iterator[tuple[int, IndexRow]]:
         for line in self._lines(line_places(db, places)):
