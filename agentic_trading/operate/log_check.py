@@ -12,14 +12,20 @@ from pydantic import BaseModel
 from typing_extensions import override
 
 from agentic_trading.audit.logs import has_log
-from agentic_trading.audit.verify import LogReport, ReadableLog, verify_log
+from agentic_trading.audit.verify import LogReport, verify_log
 from agentic_trading.llm.errors import StoreError, UnreadableBodyError
 from agentic_trading.llm.event import BarChecksums, RunEnded
 from agentic_trading.llm.runs import RunInLog, is_archive, runs_in_log
 from agentic_trading.llm.store import GENESIS, LATEST_RUNS, Verification
 from agentic_trading.operate.session_folder import ROWS_A_MARK, BarsDigest, RunManifest, SessionFolder
 from agentic_trading.platform.errors import OptionError
-from agentic_trading.platform.port_adapters import LogCheckpoint, checkpoints_in, records_of, seal_hashes
+from agentic_trading.platform.port_adapters import (
+    LogCheckpoint,
+    LogRecords,
+    checkpoints_in,
+    records_of,
+    seal_hashes,
+)
 
 LogVerdict = Literal["whole", "broken", "cut off"]
 
@@ -90,22 +96,11 @@ class LogCheck(BaseModel, frozen=True):
         return [finding for finding in self.findings if finding.run in (None, name)]
 
 
-async def check_log(log: ReadableLog, path: Path, folder: SessionFolder | None) -> LogCheck:
-    """Check the lines of a log and the ends of its runs.
-
-    With the `folder` of a session, its files of bars are checked too.
-
-    Raises:
-        StoreError: If the log cannot be read.
-
-    """
-    return await asyncio.to_thread(_checked, await log.verify(), path, folder)
-
-
 async def check_file(path: Path) -> LogCheck:
     """Check the log at `path`, and the bars next to it if it belongs to a session."""
     async with aclosing(records_of(path)) as records:
-        return await check_log(records, path, await asyncio.to_thread(_session_of, path))
+        verified = await records.verify()
+    return await asyncio.to_thread(_checked, verified, path, await asyncio.to_thread(_session_of, path))
 
 
 async def check_end(path: Path) -> LogCheck:
@@ -120,6 +115,18 @@ async def check_end(path: Path) -> LogCheck:
     async with aclosing(records_of(path)) as records:
         verified = await records.verify_end()
     return await asyncio.to_thread(_checked_end, verified, path)
+
+
+async def check_last_run(records: LogRecords, folder: SessionFolder) -> LogCheck:
+    """Check the last line of a session's log, the ends of its newest runs, and the bars of its last run.
+
+    Raises:
+        StoreError: If the log cannot be read.
+
+    """
+    verified = await records.verify_end()
+    last_run = await asyncio.to_thread(folder.last_run)
+    return await asyncio.to_thread(_checked, verified, folder.log, folder, last_run=last_run)
 
 
 class KnownEnd(NamedTuple):
@@ -214,13 +221,23 @@ def _session_of(log: Path) -> SessionFolder | None:
 
 def _checked_end(verified: Verification, path: Path) -> LogCheck:
     folder = _session_of(path)
-    return _checked(verified, path, folder, last_run=0 if folder is None else folder.last_run())
+    return _checked(
+        verified, path, folder, last_run=0 if folder is None else folder.last_run(), has_bars=False
+    )
 
 
 def _checked(
-    verified: Verification, path: Path, folder: SessionFolder | None, *, last_run: int | None = None
+    verified: Verification,
+    path: Path,
+    folder: SessionFolder | None,
+    *,
+    last_run: int | None = None,
+    has_bars: bool = True,
 ) -> LogCheck:
-    """Return the check of a log and its session. With `last_run`, check only the newest runs and no bars."""
+    """Return the check of a log and its session, with its bars if it `has_bars`.
+
+    With `last_run`, check only the newest runs.
+    """
 
     def check(*findings: LogFinding, notes: tuple[str, ...] = ()) -> LogCheck:
         return LogCheck(path=path, lines=verified.lines, head=verified.head, findings=findings, notes=notes)
@@ -243,11 +260,10 @@ def _checked(
     numbers = range(1, folder.last_run() + 1) if folder and last_run is None else [last_run or 1]
     manifests, unreadable = ({}, []) if folder is None else _manifests(folder, numbers)
     names = dict.fromkeys([*manifests, *in_log])
-    bars_of = folder
+    bars_of = folder if has_bars else None
     if last_run is not None:
         is_all = len(verified.runs) < LATEST_RUNS
         names = dict.fromkeys([*(name for name in manifests if is_all or name in in_log), *[*in_log][-1:]])
-        bars_of = None
     of_runs = [
         finding
         for name in names

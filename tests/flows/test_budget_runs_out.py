@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from contextlib import aclosing
 from decimal import Decimal
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import pytest
 from agentic_trading.desk.session.replay import replay
 from agentic_trading.desk.session.report import RunReport
 from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.operate.budget_log import BudgetEvent, read_budget_events
 from agentic_trading.operate.budgets import BudgetLocationOptions, read_status
 from tests.flows.overseen import rehearsal
 from tests.flows.sessions import SAMPLES, calls_in, events_in, kept_in, ran
+from tests.llm.stores.jsonl_logs import blank_lines
 
 BUDGET_USD = Decimal("0.08")
 BUDGET_NUSD = 80_000_000
@@ -49,6 +52,21 @@ async def test_run_finishes_within_exhausted_budget(
     assert spent_up.no_decisions["analysis"] == {"budget_exhausted": len(results) - first}
     assert len(events_in(records, "analysis.undecided", "intent.undecided")) == len(results) - first
     assert not spent_up.interrupted
+
+
+async def test_history_reads_only_calls_and_money(spent_up: RunReport, tmp_path: Path) -> None:
+    folder = await asyncio.to_thread(shutil.copytree, spent_up.log.parent, tmp_path / "copied")
+    log = folder / spent_up.log.name
+    before = await read_budget_events(log, "default", together=False)
+    async with aclosing(JsonlRecords(log)) as records:
+        kinds = {fact.seq: fact.kind async for fact in records.select()}
+    needed = ("interaction", "attempt.", "budget.", "ledger.", "reservation.", "operator.")
+    but = [seq for seq, kind in kinds.items() if kind.startswith(needed) or seq == len(kinds)]
+    assert len(but) < len(kinds)
+
+    await asyncio.to_thread(blank_lines, log, but=but)
+
+    assert await read_budget_events(log, "default", together=False) == before
 
 
 async def test_history_explains_budget_refusals(spent_up: RunReport) -> None:

@@ -19,7 +19,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.log_line import INTERACTION
 from agentic_trading.llm.store import LogEntry, Records
 from agentic_trading.operate.choices import CONFIGURED, pluralize
-from agentic_trading.operate.log_check import check_log
+from agentic_trading.operate.log_check import check_last_run
 from agentic_trading.operate.providers import asked_providers, base_url_of
 from agentic_trading.operate.session_folder import BusPlace, RunManifest, SessionFolder
 from agentic_trading.platform import port_adapters
@@ -56,14 +56,16 @@ class InterruptedRun:
         return replace(self, bookings=kept, lost={})
 
 
-async def refuse_incomplete(folder: SessionFolder, manifest: RunManifest, store: port_adapters.Log) -> None:
-    """Raise `StoreError` if the log or the bars of an ended run were changed."""
+async def refuse_incomplete(
+    folder: SessionFolder, manifest: RunManifest, records: port_adapters.LogRecords
+) -> None:
+    """Raise `StoreError` if the end of the log or the bars of an ended run were changed."""
     # A killed run cannot be checked against its end, because its end is not on record.
     if manifest.digest is None:
         return
-    checked = await check_log(store, folder.log, folder)
+    checked = await check_last_run(records, folder)
     for finding in checked.of_run((manifest.session_id, manifest.run_number)):
-        raise finding.error(". Restore the session's files. No file was written")
+        raise finding.error(". Restore the session's files. The session was not changed")
 
 
 class SelectableRecords(Records, Protocol):

@@ -137,7 +137,7 @@ async def resumed_run(
         await store.open()
         # Read again, because until this process had the lock, another one may have ended the run.
         manifest = await run_resume.resumable_manifest(options, folder, feeds)
-        await run_resume.refuse_incomplete(folder, manifest, store)
+        await run_resume.refuse_incomplete(folder, manifest, store.records)
         earlier = await run_resume.read_interrupted_run(folder, manifest, store.records)
         await read_elsewhere(options.answers_from, earlier.asked)
         if options.is_repeatable:

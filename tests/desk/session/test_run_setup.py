@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, UnknownKindError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.result import AttemptTrace, Stage
@@ -28,6 +29,7 @@ from tests.build import NOW, envelope, event, interaction
 from tests.desk.market.bars import bar
 from tests.event_bodies import dispatched_body
 from tests.flows.sessions import LOADED, PRICED, Priced, calls_in, events_in, stage
+from tests.llm.stores.jsonl_logs import blank_lines
 from tests.operate.test_session_folder import manifest
 
 BTC = {"btcusdt-5m": LOADED["btcusdt-5m"][:450]}
@@ -78,6 +80,36 @@ async def test_earlier_run_cost_is_excluded(tmp_path: Path) -> None:
     earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(2, first_seq=1), store.records)
 
     assert earlier.spent_nusd == 7
+
+
+async def test_resume_reads_only_calls_and_money_of_its_run(tmp_path: Path) -> None:
+    folder, lost = SessionFolder(tmp_path), envelope()
+    store = port_adapters.log_for("backtest", folder.log)
+    for number in range(3):
+        await store.store(interaction(cost_nusd=1000))
+        await store.record(event("intent.approved", id=f"earlier-{number}"))
+    for number in range(3):
+        await store.record(event("intent.approved", id=f"own-{number}"))
+        await store.store(interaction(cost_nusd=7))
+    await store.record(dispatched(lost, 900))
+    await store.aclose()
+    async with aclosing(port_adapters.records_of(folder.log)) as records:
+        assert await records.count() == 13
+    await asyncio.to_thread(blank_lines, folder.log, but=[8, 10, 12, 13])
+
+    async with aclosing(port_adapters.records_of(folder.log)) as records:
+        earlier = await read_interrupted_run(folder, manifest(2, first_seq=6), records)
+
+    assert earlier.spent_nusd == 3 * 7 + 900
+    assert len(earlier.lost) == 1
+
+
+async def test_resume_refuses_unknown_record_of_money(tmp_path: Path) -> None:
+    store = MemoryInteractionStore()
+    await store.record(event("ledger.merged"))
+
+    with pytest.raises(UnknownKindError, match=r"ledger\.merged"):
+        await read_interrupted_run(SessionFolder(tmp_path), manifest(), store.records)
 
 
 async def test_possibly_answered_calls_are_counted(tmp_path: Path) -> None:

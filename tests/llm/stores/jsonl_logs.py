@@ -1,6 +1,6 @@
 """Logs for the tests of the file: written in one go, opened again, cut and changed as bytes. All of it blocks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from io import BytesIO
 from pathlib import Path
 
@@ -71,6 +71,15 @@ def change_line(path: Path, number: int, change: Callable[[bytes], bytes]) -> Pa
     lines[number - first] = change(lines[number - first])
     write_plain(file, b"".join(lines))
     return file
+
+
+def blank_lines(path: Path, *, but: Collection[int]) -> None:
+    """Overwrite all lines of a log in one segment with spaces, so that only those lines can be read."""
+    lines = [
+        raw if number in but else b" " * (len(raw) - 1) + b"\n"
+        for number, raw in enumerate(lines_in(path), start=1)
+    ]
+    path.write_bytes(b"".join(lines))
 
 
 def plain_bytes(file: Path) -> bytes:
