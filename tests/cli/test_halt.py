@@ -17,6 +17,7 @@ from agentic_trading.platform.port_adapters import ledger_of
 from tests.build import NOW, interaction
 from tests.cli.conftest import Command
 from tests.governance.asking import ask, spend
+from tests.llm.stores.jsonl_logs import blank_lines
 from tests.redis_server import RealServer
 
 
@@ -203,6 +204,24 @@ async def test_agent_without_id_is_known_by_type(tmp_path: Path, command: Comman
         await store.store(interaction(agent_id="", agent_type="scout"))
 
     told = await asyncio.to_thread(command, "halt", "--agent", "scout", "--store", path)
+
+    assert "the name is in the log" in told.out
+
+
+@pytest.mark.parametrize(("scope", "name"), [("trace", "t-7"), ("call", "e-7")])
+async def test_trace_and_call_are_known_by_the_index(
+    scope: str, name: str, tmp_path: Path, command: Command
+) -> None:
+    path = tmp_path / "interactions.jsonl"
+    async with aclosing(JsonFileInteractionStore(path)) as store:
+        for number in range(9):
+            await store.store(interaction(envelope_id=f"e-{number}", trace_id=f"t-{number}"))
+    words = ("budget", "set", scope)
+    typed = await asyncio.to_thread(command, *words, name[:2], "--usd", 1, "--store", path)
+    assert f"Allowed: {name[:2]}8, {name}, " in typed.err
+    await asyncio.to_thread(blank_lines, path, but=[8, 9])
+
+    told = await asyncio.to_thread(command, *words, name, "--usd", 1, "--store", path)
 
     assert "the name is in the log" in told.out
 
