@@ -166,6 +166,7 @@ KINDS = Kinds[GovernanceBody](
 async def kinds_to_read(records: Records) -> tuple[str, ...]:
     """Return the kinds that `KINDS.must` does not skip: its own, and others of its namespaces in a log."""
     known = [body.KIND for body in KINDS.bodies]
+    # Unknown kinds are included, because `must` refuses them and a sum without them would be wrong.
     recorded = [kind for one in await records.sums("kind") for kind in one.key]
     others = [kind for kind in recorded if kind.partition(".")[0] in KINDS.namespaces]
     return tuple(dict.fromkeys((*known, *others)))

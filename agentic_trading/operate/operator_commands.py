@@ -282,6 +282,7 @@ async def _in_log(log: Path, tenant: str | None, scope: Scope, name: str) -> set
                 unnamed = RecordQuery(kind=(INTERACTION,), agent=("",))
                 return ids | {agent_of(one) for one in await _calls(records, unnamed, tenant)}
             case "trace":
+                # Looked up first, because a command in an emergency must not wait until a long log is read.
                 if await records.count(RecordQuery(kind=(INTERACTION,), trace_id=name), tenant=tenant):
                     return {name}
                 return {one.trace_id for one in await _calls(records, _ANY_CALL, tenant)}

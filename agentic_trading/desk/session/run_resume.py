@@ -63,6 +63,7 @@ async def refuse_incomplete(
     # A killed run cannot be checked against its end, because its end is not on record.
     if manifest.digest is None:
         return
+    # Only the end, because every line would take as long as the log has grown. The run's own calls are read next.
     checked = await check_last_run(records, folder)
     for finding in checked.of_run((manifest.session_id, manifest.run_number)):
         raise finding.error(". Restore the session's files. The session was not changed")
