@@ -278,7 +278,7 @@ async def _in_log(log: Path, tenant: str | None, scope: Scope, name: str) -> set
                 return {"/".join(row.key) for row in await records.spend("provider", "model", tenant=tenant)}
             case "agent":
                 ids = {row.key[0] for row in await records.spend("agent", tenant=tenant)} - {""}
-                # A call without an id is known by its type, which the index does not have.
+                # These are read, because a call without an id is known by its type, which the index does not have.
                 unnamed = RecordQuery(kind=(INTERACTION,), agent=("",))
                 return ids | {agent_of(one) for one in await _calls(records, unnamed, tenant)}
             case "trace":
@@ -291,7 +291,7 @@ async def _in_log(log: Path, tenant: str | None, scope: Scope, name: str) -> set
                 if any(one.envelope.idempotency_key == name for one in attempts):
                     return {name}
                 return {one.idempotency_key for one in await _calls(records, _ANY_CALL, tenant)}
-            case _:  # no record of a call names its sender
+            case _:  # because no record of a call names its sender
                 return set()
 
 

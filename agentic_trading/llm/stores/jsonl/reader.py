@@ -201,7 +201,7 @@ class LogReader:
     def segment_start(self, seq: int) -> LogPosition:
         """Return the start of the segment that has the line after line `seq`. Reads the seals only."""
         sealed = [seal for seal in read_seals(self.files.seals).each if seal.last <= seq]
-        # A segment gets its name after its seal was written. Until then it is the active one.
+        # Not the newest one before it has its name, because it is the active one until then.
         if sealed and self.files.find_sealed(sealed[-1].first) is None:
             sealed.pop()
         return LogPosition(sealed[-1].end, sealed[-1].last + 1) if sealed else START
