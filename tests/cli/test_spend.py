@@ -131,7 +131,17 @@ def test_wide_window_shows_keys_in_columns(log: Path, capsys: pytest.CaptureFixt
         (("--since", "2026-01-03"), {}),
         (("--trace", CALLS[1].trace_id[:13]), {"m-2": 500_000_000}),
     ],
-    ids=["agent", "two", "models", "provider", "subject", "failure", "day", "since", "trace"],  # ids are drawn
+    ids=[
+        "agent",
+        "two",
+        "models",
+        "provider",
+        "subject",
+        "failure",
+        "day",
+        "since",
+        "trace",
+    ],  # ids are drawn
 )
 def test_filters_select_attempts(
     words: tuple[str, ...], spent: dict[str, int], log: Path, command: Command

@@ -1,10 +1,10 @@
 """Build the report of a run from its counters, its log and its account."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from agentic_trading.desk.decisions import SessionCounters
 from agentic_trading.desk.exchange import Fill
@@ -15,7 +15,6 @@ from agentic_trading.desk.market.samples import PANELS, SAMPLES
 from agentic_trading.desk.metrics import Performance, performance
 from agentic_trading.desk.session import report, trading
 from agentic_trading.desk.session.feeds import without_symbol
-from agentic_trading.desk.session.run_resume import ScannableLog
 from agentic_trading.desk.session.session_run import BarCounts, SessionResult
 from agentic_trading.governance.limits import SHORT_LIVED
 from agentic_trading.governance.prices import price_advice
@@ -25,11 +24,20 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.models import Capabilities, Knowledge
 from agentic_trading.llm.result import LLMResult
+from agentic_trading.llm.store import LogEntry
 from agentic_trading.operate.choices import pluralize
 from agentic_trading.operate.session_folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.platform.tables import Tables
 
 INJECTED = "injected"
+
+
+class ScannableLog(Protocol):
+    """A log that can be read from a line to its end."""
+
+    def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
+        """Yield all entries with a number above `after`, in order."""
+        ...
 
 
 async def report_of(
