@@ -99,6 +99,7 @@ def reports() -> BudgetReports:
     counter = CounterStatus(
         scope=ScopeKind.AGENT, id="a", window=Window.DAY, window_id="2026-01-02", most=(10**9, None, 10**6),
         spent=(10**8, 0, 100), held=(10**6, 0, 2), in_doubt=(0, 0, 0), nusd_per_hour=10**7, exhausted_at=ours.AS_OF,
+        exhausted_unit="nano-USD",
     )  # fmt: skip
     counters = tuple(counter.model_copy(update={"id": f"agent-{number}"}) for number in range(MOST_COUNTERS))
     status = BudgetStatus(

@@ -144,7 +144,7 @@ _BUDGETS: Final = (
     ),
     Figure(
         "agentic_budget_exhausted_timestamp_seconds", "gauge", COUNTER, "Unix time",
-        "time at which a counter is exhausted at this pace. Absent if it lasts its window",
+        "time at which a counter is exhausted at this pace. Absent if it lasts its window at this pace or at that of five minutes",
     ),
     Figure(
         "agentic_budget_refused", "counter", (*COUNTER, "unit"), "calls",
@@ -315,7 +315,8 @@ def _add_counter(
         found["agentic_budget_refused"].append((by_unit, refused.get(of, 0)))
     if counter.nusd_per_hour is not None:
         found["agentic_budget_pace_usd_per_hour"].append((labels, counter.nusd_per_hour / NANO))
-    if counter.exhausted_at is not None:
+    # Only if both spans lead to it, as for the recorded warning. The last hour alone shows spending that has stopped.
+    if counter.exhausted_at is not None and counter.exhausted_unit is not None:
         end = counter.exhausted_at.timestamp()
         found["agentic_budget_exhausted_timestamp_seconds"].append((labels, end))
 

@@ -56,7 +56,8 @@ def test_exhausted_counter_is_kept_before_fuller_ones() -> None:
 def test_counter_has_amounts_ratio_and_forecast() -> None:
     of = RefusedCounter("acme", ScopeKind.TENANT, "acme", Window.DAY, "nano-USD")
 
-    found = samples(counter(nusd_per_hour=4_000_000_000, exhausted_at=NOW), refused={of: 3})
+    forecast = {"nusd_per_hour": 4_000_000_000, "exhausted_at": NOW, "exhausted_unit": "nano-USD"}
+    found = samples(counter(**forecast), refused={of: 3})
 
     labels = ("acme", "tenant", "acme", "day")
     assert found["agentic_budget_limit_usd"] == [(labels, 2.0)]
@@ -66,6 +67,13 @@ def test_counter_has_amounts_ratio_and_forecast() -> None:
     assert found["agentic_budget_pace_usd_per_hour"] == [(labels, 4.0)]
     assert found["agentic_budget_exhausted_timestamp_seconds"] == [(labels, NOW.timestamp())]
     assert not found["agentic_budget_limit_tokens"]
+
+
+def test_counter_that_stopped_spending_has_pace_and_no_forecast() -> None:
+    found = samples(counter(nusd_per_hour=4_000_000_000, exhausted_at=NOW, exhausted_unit=None))
+
+    assert len(found["agentic_budget_pace_usd_per_hour"]) == 1
+    assert found["agentic_budget_exhausted_timestamp_seconds"] == []
 
 
 def test_only_newest_window_of_counter_is_shown() -> None:
