@@ -1,6 +1,6 @@
 """Store attempts and events in the log first, then publish replies and dead letters."""
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -83,16 +83,26 @@ class Recorder:
         self.redaction = redaction or Redaction()
         self.durable_s = Histogram(RECORD_BOUNDS_S)
 
-    async def keep(self, interaction: LLMInteraction, *, final: bool, route: ReplyRoute = NO_REPLY) -> None:
+    async def keep(
+        self,
+        interaction: LLMInteraction,
+        *,
+        final: bool,
+        route: ReplyRoute = NO_REPLY,
+        on_stored: Callable[[], None] | None = None,
+    ) -> None:
         """Store an attempt durably, then send it by `route`.
 
-        `final` marks the last attempt of its envelope. Raises `StoreError` or `RecordError` if the attempt
+        `final` marks the last attempt of its envelope. `on_stored` is called once it is stored. Raises `StoreError` or `RecordError` if the attempt
         was not stored. It is then not sent. Raises `UndeliverableError` if the last attempt is stored but too
         large for the bus. Raises `UnstreamedError` if the attempt is stored, but not on the stream when the
         worker ends.
         """
         kept = self.as_kept(interaction)
-        await self.streamed(await self._stored(self._store.store(kept)))
+        seq = await self._stored(self._store.store(kept))
+        if on_stored is not None:
+            on_stored()
+        await self.streamed(seq)
         await self._publish(kept, route, final=final)
 
     async def streamed(self, seq: int) -> None:

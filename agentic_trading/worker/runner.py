@@ -1,7 +1,7 @@
 """The attempts of one envelope: admit, send, settle, parse, record, and plan the next one."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -242,25 +242,33 @@ class CallRunner:
         if step == "final" and not result.success and attempt_result.may_degrade(envelope, attempted):
             result = attempt_result.degraded_result(result)
         interaction = LLMInteraction(envelope=envelope, result=result, stored_at=self._clock.now())
-        keep = partial(self._store, interaction, cached, route, final=step == "final")
+        is_counted = attempted.is_on_record
+
+        def count() -> None:  # not at the end, because the reply or the stream may fail
+            nonlocal is_counted
+            if not is_counted:
+                self._parts.counter.note(interaction)
+            is_counted = True
+
+        keep = partial(self._store, interaction, cached, route, count, final=step == "final")
         try:
             await keep()
         except asyncio.CancelledError:  # record it anyway, because it is paid. Storing it twice is harmless.
             with suppress(UnstreamedError):
                 await run_shielded(keep())
-            self._count(attempted, interaction)
             raise
-        self._count(attempted, interaction)
         return interaction
 
-    def _count(self, attempted: attempt_result.Attempted, interaction: LLMInteraction) -> None:
-        if not attempted.is_on_record:
-            self._parts.counter.note(interaction)
-
     async def _store(
-        self, interaction: LLMInteraction, cached: CachedCall | None, route: ReplyRoute, *, final: bool
+        self,
+        interaction: LLMInteraction,
+        cached: CachedCall | None,
+        route: ReplyRoute,
+        count: Callable[[], None],
+        *,
+        final: bool,
     ) -> None:
-        await self._parts.recorder.keep(interaction, final=final, route=route)
+        await self._parts.recorder.keep(interaction, final=final, route=route, on_stored=count)
         if cached is not None:
             await cached.add(self._parts.recorder.as_kept(interaction))
 

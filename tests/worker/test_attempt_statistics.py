@@ -1,12 +1,18 @@
 """Recorded attempts are counted once, by labels from closed lists."""
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from agentic_trading import structured
+from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.errors import BusUnavailableError, MessageTooLargeError
+from agentic_trading.bus.message import Message
+from agentic_trading.bus.topic import REPLIES, Topic
 from agentic_trading.clock import SimClock
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import FailureKind, FailureReason
@@ -22,7 +28,8 @@ from agentic_trading.worker.attempt_statistics import (
 )
 from agentic_trading.worker.claim import Claim
 from agentic_trading.worker.claims.memory import MemoryClaimStore
-from agentic_trading.worker.error_boundary import AttemptTakenError
+from agentic_trading.worker.error_boundary import AttemptTakenError, UndeliverableError, UnstreamedError
+from agentic_trading.worker.recorder import ReplyRoute
 from tests.build import NOW, interaction
 from tests.gateway import GOOD, START, asking, gateway, timed_out
 from tests.worker.ticking import Wall
@@ -150,6 +157,96 @@ def test_wait_counts_by_workflow() -> None:
     found = counter.statistics().waits_s
     assert (found["analysis"].up_to[-1], found["analysis"].sum) == (1, 3.0)
     assert found["general"].up_to[-1] == 0
+
+
+class UnansweringBroker(MemoryBroker):
+    """A broker whose first publish fails."""
+
+    def __init__(self, problem: Exception) -> None:
+        super().__init__()
+        self._problems = [problem]
+
+    @override
+    async def publish(self, topic: Topic[Any], message: Message) -> None:
+        if self._problems:
+            raise self._problems.pop()
+        await super().publish(topic, message)
+
+
+class LateStream:
+    """A stream on which the first line is not in time."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+
+    async def reached(self, seq: int) -> None:
+        self._asked += 1
+        if self._asked == 1:
+            raise UnstreamedError(seq, "no answer")
+
+    def stop(self) -> None:
+        """Nothing waits."""
+
+
+@pytest.mark.parametrize(
+    ("problem", "raised"),
+    [
+        (BusUnavailableError("bus:9092", "no answer"), BusUnavailableError),
+        (MessageTooLargeError(REPLIES.name, 10, 1), UndeliverableError),
+    ],
+    ids=["unavailable", "too_large"],
+)
+async def test_stored_attempt_counts_though_its_reply_fails(
+    problem: Exception, raised: type[Exception]
+) -> None:
+    desk = gateway([GOOD], clock=SimClock(START), broker=UnansweringBroker(problem))
+
+    with pytest.raises(raised):
+        await desk.runner.run(asking().build(), route=ReplyRoute("back"))
+
+    found = desk.runner.statistics()
+    assert sum(found.attempts.values()) == 1
+    assert sum(found.cost_nusd.values()) == desk.ledger.statistics().charged_nusd > 0
+
+
+async def test_stored_attempt_counts_once_though_its_line_is_late() -> None:
+    desk = gateway([GOOD], clock=SimClock(START), stream=LateStream())
+    envelope = asking().build()
+
+    with pytest.raises(UnstreamedError):
+        await desk.runner.run(envelope)
+    with pytest.raises(AttemptTakenError):
+        await desk.runner.run(envelope)
+
+    assert sum(desk.runner.statistics().attempts.values()) == 1
+
+
+class StuckStream:
+    """A stream that takes the first line only when the wait for it was cancelled."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def reached(self, seq: int) -> None:
+        if not self.asked.is_set():
+            self.asked.set()
+            await asyncio.Event().wait()
+
+    def stop(self) -> None:
+        """Nothing to end."""
+
+
+async def test_attempt_cancelled_after_its_record_counts_once() -> None:
+    stream = StuckStream()
+    desk = gateway([GOOD], clock=SimClock(START), stream=stream)
+
+    async with asyncio.TaskGroup() as group:
+        call = group.create_task(desk.runner.run(asking().build()))
+        await stream.asked.wait()
+        call.cancel()
+
+    assert call.cancelled()
+    assert sum(desk.runner.statistics().attempts.values()) == 1
 
 
 async def test_attempt_on_record_is_counted_once() -> None:
