@@ -381,8 +381,10 @@ def _placed(source: Mapping[str, str]) -> Iterable[dict[str, Any]]:
         if x + panel.columns > COLUMNS:
             x, y = 0, y + PANEL_HEIGHT
         target: dict[str, Any] = {"refId": "A", "expr": panel.expr, "legendFormat": panel.legend}
+        if panel.kind != "timeseries":  # of a range, a value that has ended would stay
+            target["instant"] = True
         if panel.kind == "table":
-            target |= {"instant": True, "format": "table"}
+            target["format"] = "table"
         steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
         if panel.unit == PERCENT:
             steps += [{"color": "orange", "value": 0.8}, {"color": "red", "value": 1}]

@@ -206,6 +206,14 @@ def test_panels_fill_rows_of_the_dashboard() -> None:
     assert all(one["gridPos"]["x"] + one["gridPos"]["w"] <= COLUMNS for one in panels)
 
 
+def test_panels_of_single_values_show_the_present() -> None:
+    # Of a range, Grafana shows the last value, so a forecast that has ended would stay.
+    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+
+    at_once = {one["type"]: one["targets"][0].get("instant", False) for one in panels}
+    assert at_once == {"bargauge": True, "stat": True, "table": True, "timeseries": False}
+
+
 @every_alarm
 def test_alarms_have_severity_and_page(alarm: dict[str, Any]) -> None:
     page = Path(alarm["annotations"]["page"])
