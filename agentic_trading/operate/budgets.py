@@ -182,8 +182,8 @@ _MOST_SENT: Final = 10_000
 class AlertCommand:
     """A command that is run for each new warning, with the event as a line of JSON on its standard input.
 
-    The event is the one that workers record, with the same id. A warning is sent once, and again by another
-    process.
+    The event is the one that workers record, with the same id. A warning is sent once, even if
+    the run fails, and again by another process.
 
     Args:
         text: The command and its arguments, with the quotes of a shell. No shell runs it.
