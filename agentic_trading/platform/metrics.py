@@ -113,7 +113,7 @@ _ATTEMPTS: Final = (
     ),
     Figure(
         "agentic_queue_wait_seconds", "histogram", ("workflow",), "seconds",
-        "waits of attempts for headroom or a permit. Attempts that did not wait are not counted",
+        "each wait of an attempt for headroom or a permit. An attempt may wait several times or not at all",
     ),
     Figure(
         "agentic_record_durable_seconds", "histogram", (), "seconds",

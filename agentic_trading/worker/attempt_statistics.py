@@ -108,7 +108,7 @@ class AttemptStatistics:
     Attributes:
         attempts: Attempts by labels and outcome, recorded answers included.
         durations_s: Durations of sent attempts.
-        waits_s: Waits for headroom or a permit, by workflow.
+        waits_s: Each wait for headroom or a permit, by workflow. An attempt may have several.
         tokens: Tokens of live attempts by labels and type.
         cost_nusd: Charges of live attempts.
         changes: Changes made while reading answers, by kind.
