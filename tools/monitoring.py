@@ -206,7 +206,7 @@ ALERTS: Final = (
         "max by (tenant, scope) (agentic_halts) > 0",
         "15m",
         "note",
-        "{{ $labels.tenant }}: {{ $value }} halts of scope {{ $labels.scope }} have been in force for 15 minutes",
+        "{{ $labels.tenant }}: a halt of scope {{ $labels.scope }} has been in force for 15 minutes",
         "halted",
     ),
 )
