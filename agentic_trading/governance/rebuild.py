@@ -29,9 +29,15 @@ CLOCK_STEP: Final = timedelta(minutes=5)
 """A window counts in a snapshot until this long after its end, because clocks may be set back."""
 
 RECENT: Final = 256
-"""A reservation is kept singly until so many records were read after its last one.
+"""A reservation is kept singly until so many records were read after its last one."""
 
-A lease may be recorded as expired shortly after the end of its call.
+SLOW: Final = timedelta(seconds=20)
+"""A lease is at least 30 seconds, so that a call that ended sooner than this is not recorded as expired."""
+
+EXPIRIES: Final = timedelta(minutes=10)
+"""A slow call is kept singly for so long, because its lease may be recorded as expired after its end.
+
+Many leases that run out at once are recorded one by one.
 """
 
 
@@ -211,8 +217,6 @@ class LedgerRebuild:
         tenant: The tenant.
         mode: The mode of the log. In simulated modes the windows follow the market's time, otherwise the time
             of sending.
-        traces: Whether `compact` keeps every trace of the last day. Otherwise it keeps those with a call that
-            has an own limit on its trace.
         checkpoint: The farthest checkpoint on record.
         is_changed: Whether a record about money was read since the last `snapshot`.
 
@@ -220,7 +224,6 @@ class LedgerRebuild:
 
     tenant: str
     mode: ClockMode
-    traces: bool = False
     checkpoint: ledger_api.LedgerCheckpoint | None = None
     is_changed: bool = False
     _reservations: dict[str, _Reservation] = field(default_factory=dict)
@@ -243,7 +246,7 @@ class LedgerRebuild:
         """
         found = cls(tenant, "live", checkpoint=checkpoint)
         for part in parts:
-            found.mode, found.traces = part.mode, part.traces
+            found.mode = part.mode
             found._charges += [_charge_entry(tenant, one) for one in part.charges]
             found._reservations.update(
                 (one.reservation_id, _reservation_from(one)) for one in part.reservations
@@ -257,7 +260,7 @@ class LedgerRebuild:
         self.is_changed = False
         known = self.checkpoint or ledger_api.LedgerCheckpoint(0, "", 0)
         parts = snapshot_types.split_snapshot(
-            snapshot_types.SnapshotPlace(line, head, self.mode, str(windows.zone), self.traces),
+            snapshot_types.SnapshotPlace(line, head, self.mode, str(windows.zone)),
             [_snapshot_charge(one) for one in self._charges],
             [_snapshot_reservation(id_, one) for id_, one in self._reservations.items()],
         )
@@ -279,13 +282,14 @@ class LedgerRebuild:
     def compact(self, windows: Windows) -> None:
         """Merge the charges of calls that are equal in scopes and windows and that no later record changes.
 
-        Windows that have ended are no longer told apart. Kept singly are reservations that are not settled,
-        for nine days, and for a day those of unfinished calls and those with a key of the caller.
+        Windows that have ended are no longer told apart, nor are traces that were unused for a day. Kept singly
+        are reservations that are not settled, for nine days, and for a day those of unfinished calls and those
+        with a key of the caller.
         """
         entries = {id_: known.entry() for id_, known in self._reservations.items()}
         charged = [*self._charges, *(entry for entry in entries.values() if entry is not None)]
         newest = max((entry.request.at or _LONG_AGO for entry in charged), default=_LONG_AGO)
-        traces = _remembered_traces(self._charges, charged, newest, are_all=self.traces)
+        traces = _remembered_traces(charged, newest)
         merge = _ChargeMerge(windows, newest, self.mode, traces)
         for charge in self._charges:
             merge.add(charge)
@@ -308,6 +312,9 @@ class LedgerRebuild:
         if not known.is_settled:
             # In simulated time, the age of a call is unknown.
             return self.mode in SIMULATED or self._time - known.time < ledger_api.CALL_KEEP
+        sent_at = min((one.sent_at for one in known.dispatches.values()), default=known.time)
+        if known.time - sent_at >= SLOW and self._time - known.time <= EXPIRIES:
+            return True
         at = None if entry is None else entry.request.at
         is_remembered = at is not None and newest - at <= REMEMBERED
         return is_remembered and (known.has_own_key or not known.is_finished)
@@ -517,24 +524,13 @@ class _ChargeMerge:
         ]
 
 
-def _remembered_traces(
-    merged: Iterable[ledger_api.LedgerEntry],
-    charged: Iterable[ledger_api.LedgerEntry],
-    newest: datetime,
-    *,
-    are_all: bool,
-) -> frozenset[str]:
-    """Return the traces whose sums are still needed: used within a day, and limited unless `are_all`."""
-    limited = {id_ for one in merged if (id_ := one.request.scope_ids.get(ScopeKind.TRACE))}
-    found = set()
-    for entry in charged:
-        request = entry.request
-        id_ = request.scope_ids.get(ScopeKind.TRACE, "")
-        if any(limit.scope is ScopeKind.TRACE for limit in request.limits):
-            limited.add(id_)
-        if newest - (request.at or newest) <= REMEMBERED:
-            found.add(id_)
-    return frozenset(found if are_all else found & limited)
+def _remembered_traces(charged: Iterable[ledger_api.LedgerEntry], newest: datetime) -> frozenset[str]:
+    """Return the traces that were used within a day. A limit on them may come with any later call."""
+    return frozenset(
+        entry.request.scope_ids.get(ScopeKind.TRACE, "")
+        for entry in charged
+        if newest - (entry.request.at or newest) <= REMEMBERED
+    )
 
 
 def _charge_entry(tenant: str, charge: snapshot_types.SnapshotCharge) -> ledger_api.LedgerEntry:

@@ -45,7 +45,6 @@ class LedgerRebuilds:
         tenants: The tenants.
         mode: The mode of the platform.
         zone: The time zone of the windows.
-        traces: Whether the sums of all traces of the last day are needed, because a limit is set on traces.
 
     """
 
@@ -56,20 +55,19 @@ class LedgerRebuilds:
         tenants: Iterable[str],
         mode: ClockMode,
         zone: str,
-        *,
-        traces: bool = False,
     ) -> None:
         self._path = path
         self._records = records
         self._zone = zone
         self._windows = Windows()
-        self._traces = traces
         self._mode = mode
-        self._by_tenant = {tenant: LedgerRebuild(tenant, mode, traces=traces) for tenant in tenants}
+        self._by_tenant = {tenant: LedgerRebuild(tenant, mode) for tenant in tenants}
         self._known_to: dict[str, int] = {}
         self._kept: dict[int, tuple[Record, bytes]] = {}
         self._position = LOG_START
         self._segment = LOG_START.first
+        self._snapshot_bytes = 0
+        self._bytes_since = 0
 
     @property
     def by_tenant(self) -> Mapping[str, LedgerRebuild]:
@@ -136,9 +134,10 @@ class LedgerRebuilds:
         Nothing is recorded if no tenant has a new record about money.
         """
         await self.read_on()
-        self._segment = self._position.first
         if not any(rebuild.is_changed for rebuild in self._by_tenant.values()):
+            self._segment = self._position.first
             return
+        self._snapshot_bytes = self._bytes_since = 0
         head = self._position.head
         for tenant, rebuild in self._by_tenant.items():
             parts = await asyncio.to_thread(rebuild.snapshot, head.seq, head.hash, self._windows)
@@ -147,20 +146,27 @@ class LedgerRebuilds:
                 await store.record(
                     body.as_event(event_id=id_, trace_id="budget", tenant_id=tenant, time=SystemClock().now())
                 )
+        # The snapshot itself may end a segment, which must not ask for the next one.
+        await self.read_on()
+        self._segment = self._position.first
 
     async def index_lines(self) -> None:
         """Bring the index of the log up to date, so that the next start has at most a segment to index."""
         await self._records.count(RecordQuery(kind=(LedgerCheckpointed.KIND,), after=self._position.head.seq))
 
     @property
-    def is_in_next_segment(self) -> bool:
-        """Whether a segment was sealed since the last snapshot."""
-        return self._position.first != self._segment
+    def is_due(self) -> bool:
+        """Whether a segment was sealed since the last snapshot, and more bytes of other records than it took."""
+        return self._position.first != self._segment and self._bytes_since > self._snapshot_bytes
 
     def _read(self, line: ChainedRecord) -> None:
         record, raw = self._kept.pop(line.seq, (None, b""))
         if record is None or raw != line.record:
             record = self._records.entry(line).record
+        if isinstance(record, Event) and record.kind == LedgerCheckpointed.KIND:
+            self._snapshot_bytes += len(line.record)
+        else:
+            self._bytes_since += len(line.record)
         tenant = tenant_of_record(record)
         rebuild = self._by_tenant.get(tenant)
         if rebuild is not None and line.seq > self._known_to.get(tenant, 0):
@@ -169,7 +175,7 @@ class LedgerRebuilds:
     async def _is_usable(self, part: LedgerSnapshot) -> bool:
         """Whether a snapshot is of this log, and of the same terms."""
         is_of_same_time = (part.mode in SIMULATED) == (self._mode in SIMULATED) and part.zone == self._zone
-        if not is_of_same_time or part.traces < self._traces:
+        if not is_of_same_time:
             return False
         line = await self._records.line(part.line)
         return line is not None and line.hash == part.head
@@ -228,12 +234,15 @@ async def _follow(rebuilds: LedgerRebuilds, store: InteractionStore, stopping: a
                 async with asyncio.timeout(READ_EVERY_S):
                     await stopping.wait()
             await rebuilds.read_on()
-            if rebuilds.is_in_next_segment:
+            if rebuilds.is_due:
                 await rebuilds.record_in(store)
                 await rebuilds.index_lines()
         await rebuilds.record_in(store)
     except (StoreError, EventError) as e:
         log.warning("ledger_snapshot_missing", reason=str(e))
+    finally:
+        if (log_file := file_log_of(store)) is not None:
+            log_file.on_kept = None
 
 
 def tenant_of_record(record: Record) -> str:

@@ -84,10 +84,8 @@ async def carry_on(
         commands, by_tenant = await _whole_log(config, store, cache)
     else:
         commands = await recorded_commands(log_file.records)
-        is_own = restores and config.ledger.url is None
-        traces = is_own and await _limits_traces(commands, controls, config.tenant_ids)
         rebuilds = LedgerRebuilds(
-            log_file.path, log_file.records, config.tenant_ids, config.mode, config.zone, traces=traces
+            log_file.path, log_file.records, config.tenant_ids, config.mode, config.zone
         )
         by_tenant = (await rebuilds.open()).by_tenant
     unended: dict[str, LostAttempt] = {}
@@ -129,18 +127,6 @@ async def recorded_commands(records: LogRecords) -> CommandHistory:
         async for entry in entries:
             commands.read(entry.record)
     return commands
-
-
-async def _limits_traces(
-    commands: CommandHistory, controls: ControlStore | None, tenants: Iterable[str]
-) -> bool:
-    """Whether a limit on traces is set, or was set by a command."""
-    for tenant in tenants:
-        limits = () if controls is None else (await controls.read(tenant)).limits
-        scopes = {*(limit.scope for limit in limits), *(command.scope for command in commands.of(tenant))}
-        if ScopeKind.TRACE in scopes:
-            return True
-    return False
 
 
 async def restore_commands(commands: CommandHistory, controls: ControlStore, tenants: Iterable[str]) -> None:

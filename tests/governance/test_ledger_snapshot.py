@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentic_trading.governance import rebuild
+from agentic_trading.governance import ledger_snapshot, rebuild
 from agentic_trading.governance.events import (
     KINDS,
     AttemptAnsweredLate,
@@ -299,16 +299,13 @@ def _check_equal(chance: Any, windows: Windows, mode: ClockMode) -> None:
     made = history(chance, mode)
     first = chance.randint(0, len(made.records))
     second = chance.randint(first, len(made.records))
-    keeps_traces = chance.random() < 0.5
     whole = read(made.records, LedgerRebuild("default", mode))
 
-    reading = through_log(
-        read(made.records[:first], LedgerRebuild("default", mode, traces=keeps_traces)), windows
-    )
+    reading = through_log(read(made.records[:first], LedgerRebuild("default", mode)), windows)
     reading = through_log(read(made.records[first:second], reading), windows)
     reading = read(made.records[second:], reading)
 
-    traces = in_use(whole) if keeps_traces else ()
+    traces = in_use(whole)
     assert asyncio.run(counted(reading, windows, traces)) == asyncio.run(counted(whole, windows, traces))
     assert known(reading, made.now) == known(whole, made.now)
 
@@ -316,7 +313,9 @@ def _check_equal(chance: Any, windows: Windows, mode: ClockMode) -> None:
 def settled(key: str, *, minutes: int = 0, **more: Any) -> list[Record]:
     """Return the records of a call that was answered: its dispatch and its end."""
     made = History("live", START + timedelta(minutes=minutes))
-    call = Call(key, more.pop("agent", "desk-1"), "", "t1", more.pop("budget", LLMBudget()))
+    call = Call(
+        key, more.pop("agent", "desk-1"), "", more.pop("trace", "t1"), more.pop("budget", LLMBudget())
+    )
     made.dispatch(call, made.now, 50)
     made.end(call, 7, is_last=more.pop("is_last", True), is_doubtful=False)
     (sent, end) = made.records
@@ -324,12 +323,10 @@ def settled(key: str, *, minutes: int = 0, **more: Any) -> list[Record]:
     return [sent.model_copy(update={"id": f"sent-{key}"}), end]
 
 
-def continued(*records: Record, traces: bool = False) -> LedgerRebuild:
+def continued(*records: Record) -> LedgerRebuild:
     """Return the rebuild of a snapshot after these records, none of which is recent."""
     noise = [event()] * rebuild.RECENT
-    return through_log(
-        read([*records, *noise], LedgerRebuild("default", "live", traces=traces)), Windows(UTC)
-    )
+    return through_log(read([*records, *noise], LedgerRebuild("default", "live")), Windows(UTC))
 
 
 def ids(reading: LedgerRebuild) -> list[str]:
@@ -384,15 +381,16 @@ def test_late_answer_corrects_charge_of_snapshot() -> None:
     assert (after.state, after.charged.nusd) == (ReservationState.SETTLED, 9)
 
 
-def test_trace_with_own_limit_keeps_its_sum() -> None:
-    limited = LLMBudget(max_trace_calls=3)
+def test_trace_keeps_its_sum_for_day_after_its_last_use() -> None:
+    used = continued(*settled("e-a"), *settled("e-b"), *settled("e-c", minutes=1440))
+    unused = continued(*settled("e-a"), *settled("e-b"), *settled("e-c", minutes=1440 * 2 + 1, trace="t2"))
 
-    reading = continued(*settled("e-a"), *settled("e-b", budget=limited), *settled("e-c"))
-
-    traces = [one.request.scope_ids.get(ScopeKind.TRACE) for one in reading.entries()]
-    assert traces == ["t1", "t1"]
-    twice = through_log(read([event()] * rebuild.RECENT, reading), Windows(UTC))
-    assert [one.request.scope_ids.get(ScopeKind.TRACE) for one in twice.entries()] == ["t1", "t1"]
+    assert [(one.request.scope_ids.get(ScopeKind.TRACE), one.charged.calls) for one in used.entries()] == [
+        ("t1", 2), ("t1", 1),
+    ]  # fmt: skip
+    assert [one.request.scope_ids.get(ScopeKind.TRACE) for one in unused.entries()] == [None, "t2"]
+    twice = through_log(read([event()] * rebuild.RECENT, used), Windows(UTC))
+    assert twice.entries() == used.entries()
 
 
 def test_dispatch_that_was_taken_back_is_forgotten() -> None:
@@ -407,6 +405,46 @@ def test_dispatch_that_was_taken_back_is_forgotten() -> None:
     assert [
         len(one.snapshot(7, HASH, Windows(UTC))[0].snapshot["reservations"]) for one in (soon, later)
     ] == [2, 1]
+
+
+def test_expiry_after_long_list_of_expiries_counts_once() -> None:
+    made = History("live")
+    calls = [Call(f"e-{number}", "desk-1", "", "t1", LLMBudget()) for number in range(300)]
+    for call in calls:
+        made.dispatch(call, made.now, 50)
+    made.now += timedelta(minutes=2)
+    # The last one is answered while the expiries of all are recorded.
+    made.end(calls[-1], 7, is_last=True, is_doubtful=False)
+    for call in calls:
+        id_ = reservation_id("default", call.key, 1)
+        body = ReservationExpired(
+            reservation_id=id_, state=ReservationState.IN_DOUBT, nusd=50, tokens=7, window_at=START
+        )
+        made.add(body, START)
+    other = Call("e-z", "desk-1", "", "t1", LLMBudget())
+    made.dispatch(other, made.now, 50)
+    made.end(other, 7, is_last=True, is_doubtful=False)
+    *before, expiry = [*made.records[:-3], *made.records[-2:], made.records[-3]]
+
+    whole = read(made.records, LedgerRebuild("default", "live"))
+    reading = read([expiry], through_log(read(before, LedgerRebuild("default", "live")), Windows(UTC)))
+
+    assert sum(one.charged.nusd for one in reading.entries()) == 299 * 50 + 2 * 7
+    assert sum(one.charged.nusd for one in whole.entries()) == 299 * 50 + 2 * 7
+
+
+def test_slow_call_is_known_for_ten_minutes() -> None:
+    made = History("live")
+    slow = Call("e-slow", "desk-1", "", "t1", LLMBudget())
+    made.dispatch(slow, made.now, 50)
+    made.now += rebuild.SLOW
+    made.end(slow, 7, is_last=True, is_doubtful=False)
+
+    soon = continued(*made.records, *settled("e-b", minutes=10))
+    later = continued(*made.records, *settled("e-b", minutes=11))
+
+    assert ids(soon) == ["default:e-slow:1", "default:e-b:1"]
+    assert ids(later) == ["default:e-b:1"]
 
 
 def test_free_call_is_left_out() -> None:
@@ -424,7 +462,7 @@ def test_free_call_is_left_out() -> None:
 
 def test_large_snapshot_has_parts() -> None:
     reading = LedgerRebuild("default", "live")
-    for number in range(2100):
+    for number in range(1010):
         body = AttemptDispatched(
             attempt=1, request_hash="", provider="p", model="m", reservation_id=f"default:k{number}:1",
             scopes={ScopeKind.CALL: f"k{number}"}, reserved_nusd=1, window_at=START,
@@ -437,9 +475,26 @@ def test_large_snapshot_has_parts() -> None:
     again = through_log(reading, Windows(UTC))
 
     parts = [read_snapshot(body.snapshot) for body in again.snapshot(9, HASH, Windows(UTC))]
-    assert [(part.part, part.parts) for part in parts if part is not None] == [(1, 3), (2, 3), (3, 3)]
+    assert [(part.part, part.parts) for part in parts if part is not None] == [
+        (number, 5) for number in range(1, 6)
+    ]
     assert again.entries() == reading.entries()
     assert reading.is_long is False
+
+
+def test_part_is_below_limit_of_bus() -> None:
+    reading = LedgerRebuild("default", "live")
+    budget = LLMBudget(max_cost_nusd=900, max_trace_calls=50)
+    for number in range(ledger_snapshot.MOST_IN_PART + 1):
+        read(settled(f"{number:0200d}", budget=budget), reading)
+
+    wires = [
+        body.as_event(event_id="e", trace_id="t", tenant_id="default", time=START).wire
+        for body in reading.snapshot(7, HASH, Windows(UTC))
+    ]
+
+    assert len(wires) == 2
+    assert max(map(len, wires)) < 500_000
 
 
 def test_long_rebuild_asks_to_be_compacted() -> None:

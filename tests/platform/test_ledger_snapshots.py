@@ -15,8 +15,10 @@ from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.governance.rules import ClockMode
 from agentic_trading.llm import Event, FailureKind, JsonFileInteractionStore
+from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError, UnknownKindError
 from agentic_trading.llm.interaction import LLMInteraction, reservation_id
+from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.platform import local_gateway
@@ -58,10 +60,9 @@ async def rebuilds(
     *,
     mode: ClockMode = "paper",
     zone: str = "UTC",
-    traces: bool = False,
 ) -> LedgerRebuilds:
     """Return the ledgers of a start."""
-    return await LedgerRebuilds(store.path, store.records, tenants, mode, zone, traces=traces).open()
+    return await LedgerRebuilds(store.path, store.records, tenants, mode, zone).open()
 
 
 async def whole(store: InteractionStore, tenant: str = "default") -> list[LedgerEntry]:
@@ -148,7 +149,7 @@ async def test_sealed_segment_asks_for_snapshot(tmp_path: Path) -> None:
         for number in range(12):
             await spend(store, str(number))
             await found.read_on()
-            if found.is_in_next_segment:
+            if found.is_due:
                 await found.record_in(store)
                 news.append((await rebuilds(store)).read_from)
 
@@ -163,7 +164,7 @@ async def test_start_reads_two_segments_of_any_log(tmp_path: Path) -> None:
         for number in range(30):
             await spend(store, str(number))
             await found.read_on()
-            if found.is_in_next_segment:
+            if found.is_due:
                 await found.record_in(store)
 
         start = await rebuilds(store)
@@ -195,7 +196,6 @@ async def test_snapshot_of_other_terms_is_not_used(tmp_path: Path) -> None:
         assert (await rebuilds(store)).read_from == 4
         assert (await rebuilds(store, mode="backtest")).read_from == 0
         assert (await rebuilds(store, zone="America/New_York")).read_from == 0
-        assert (await rebuilds(store, traces=True)).read_from == 0
 
 
 async def test_snapshot_in_newer_format_is_not_used(tmp_path: Path) -> None:
@@ -302,20 +302,58 @@ async def test_changed_snapshot_refuses_log(tmp_path: Path) -> None:
             await store.open()
 
 
-async def test_limit_on_traces_needs_their_sums(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_set_by", ["call", "operator"])
+async def test_limit_on_trace_counts_calls_before_start(tmp_path: Path, is_set_by: str) -> None:
     async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
-        assert await asked(platform, call(1)) == [None]
-    of_traces = SetLimit(Limit(ScopeKind.TRACE, ANY, Window.NONE, calls=9))
-    await execute_command(FileControlStore(tmp_path), "default", of_traces, by="ann", why="", at=START)
-    snapshots = []
-    for number in range(2):
-        async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
-            assert await asked(platform, call(2 + number)) == [None]
-        async with aclosing(JsonlRecords(tmp_path / "interactions.jsonl")) as records:
-            bodies = [entry.record.body async for entry in records.scan() if isinstance(entry.record, Event)]
-        snapshots.append([body["snapshot"].get("traces", False) for body in bodies if "snapshot" in body])
+        assert await asked(platform, *[in_trace(number) for number in range(3)]) == [None] * 3
+        # So many others follow that no call of the trace is recent.
+        assert await asked(platform, *[call(1000 + number) for number in range(150)]) == [None] * 150
+    if is_set_by == "operator":
+        of_traces = SetLimit(Limit(ScopeKind.TRACE, ANY, Window.NONE, calls=3))
+        await execute_command(FileControlStore(tmp_path), "default", of_traces, by="ann", why="", at=START)
 
-    assert snapshots == [[False, True], [False, True, True]]
+    async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
+        budget = LLMBudget(max_trace_calls=3) if is_set_by == "call" else LLMBudget()
+        last = in_trace(3).model_copy(update={"budget": budget})
+        assert await asked(platform, last) == [FailureKind.BUDGET_EXHAUSTED]
+
+
+def in_trace(number: int) -> LLMEnvelope:
+    """Return a call of one trace."""
+    return call(number).model_copy(update={"trace_id": "T-1"})
+
+
+async def test_snapshot_above_segment_asks_for_no_other(tmp_path: Path) -> None:
+    async with opened(tmp_path, segment_bytes=SMALL_SEGMENT) as store:
+        found = await rebuilds(store)
+        for number in range(80):
+            await store.record(sent(f"open-{number}"))  # without an end, so that the snapshot has each
+        await found.read_on()
+        assert found.is_due
+        await found.record_in(store)
+
+        due = []
+        for number in range(40):
+            await spend(store, str(number))
+            await found.read_on()
+            due.append(found.is_due)
+            if found.is_due:
+                await found.record_in(store)
+
+        assert due[:6] == [False] * 6
+        assert 0 < sum(due) < 4
+
+
+async def test_start_counts_bytes_since_snapshot(tmp_path: Path) -> None:
+    async with opened(tmp_path, segment_bytes=SMALL_SEGMENT) as store:
+        for number in range(30):
+            await store.record(sent(f"open-{number}"))
+        await (await rebuilds(store)).record_in(store)
+
+        found = await rebuilds(store)
+        await spend(store, "a")
+        await found.read_on()
+        assert not found.is_due
 
 
 async def test_followed_log_gets_snapshot_at_end(tmp_path: Path) -> None:
@@ -334,7 +372,16 @@ async def test_log_that_failed_ends_following(tmp_path: Path) -> None:
         async with snapshots_on_record(found, store):
             await store.aclose()
 
+        assert store.on_kept is None
         assert found.read_from == 0
+
+
+async def test_records_are_kept_only_while_the_log_is_followed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        found = await rebuilds(store)
+        async with snapshots_on_record(found, store):
+            assert store.on_kept == found.keep
+        assert store.on_kept is None
 
 
 async def test_kept_record_counts_only_with_the_bytes_of_its_line(tmp_path: Path) -> None:
