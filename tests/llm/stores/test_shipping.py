@@ -452,6 +452,37 @@ def test_missing_segment_is_reported(tmp_path: Path) -> None:
     assert shipments.each() == []
 
 
+class OnceUnreadable(LogFiles):
+    """The files of a log in a folder that cannot be read at first."""
+
+    failures: ClassVar[list[OSError]] = []
+
+    def find_sealed(self, first: int) -> Path | None:
+        if self.failures:
+            raise self.failures.pop()
+        return super().find_sealed(first)
+
+
+def test_segment_in_unreadable_folder_is_shipped_later(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    write(path, range(2), None)
+    files = OnceUnreadable(path)
+    files.failures.append(PermissionError(13, "Permission denied"))
+    note = tmp_path / "shipped"
+    command = SealedCommand(("sh", "-c", 'basename "$1" > "$0"', str(note), "{path}"))
+
+    with capture_logs() as logged, fifo(note) as shipped:
+        shipper = SegmentShipper(files, command, read_seals(files.seals).each)
+        shipper.ready(1)
+        names = [shipped.readline().strip() for _ in range(2)]
+        shipper.close()
+
+    assert names == with_seals(segment(1))
+    assert [(each["event"], each["error"]) for each in logged] == [
+        ("log_segment_not_shipped", "[Errno 13] Permission denied")
+    ]
+
+
 def test_damaged_first_line_is_reported(tmp_path: Path) -> None:
     path, shipments = tmp_path / "log.jsonl", Shipments(tmp_path)
     write(path, range(2), None)

@@ -119,13 +119,11 @@ class SegmentShipper:
 
     def _problem_with(self, seal: Seal) -> dict[str, Any] | None:
         """Ship a segment and the file of seals. Return the problem, None if there is none."""
-        path = self._files.find_sealed(seal.first)
-        if path is None:
-            return {
-                "path": str(self._files.sealed(seal.first)),
-                "error": "the segment is missing. Restore it",
-            }
+        plain = str(self._files.sealed(seal.first))
         try:
+            path = self._files.find_sealed(seal.first)
+            if path is None:
+                return {"path": plain, "error": "the segment is missing. Restore it"}
             self._log_id = self._log_id or read_line(self._reader.line_from(1, 0)).hash
             for file in (path, self._files.seals):
                 if self._is_stopped:
@@ -134,7 +132,7 @@ class SegmentShipper:
                 if (problem := self._problem_of(words)) is not None:
                     return {"path": str(file), "program": words[0], **problem}
         except (StoreError, BrokenRecordError, OSError) as e:
-            return {"path": str(path), "error": self._command.redaction.text(str(e))}
+            return {"path": plain, "error": self._command.redaction.text(str(e))}
         return None
 
     def _problem_of(self, words: Sequence[str]) -> dict[str, Any] | None:
