@@ -340,10 +340,10 @@ class Records(Protocol):
         """Return all attempts at an envelope, oldest first."""
         ...
 
-    async def by_request(
+    def by_request(
         self, request_hash: str, occurrence: int, *, tenant: str | None = None
-    ) -> list[LLMInteraction]:
-        """Return all recorded attempts at a request and occurrence, oldest first."""
+    ) -> AsyncGenerator[LLMInteraction]:
+        """Yield the attempts at a request and occurrence that were sent, oldest first."""
         ...
 
     async def spend(

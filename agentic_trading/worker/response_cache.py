@@ -1,9 +1,9 @@
 """The response cache: a request of level `recorded` gets its first answer again, until its deadline."""
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, Self
@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope
 from agentic_trading.llm.envelope_rules import check_envelope
-from agentic_trading.llm.errors import EnvelopeValidationError
+from agentic_trading.llm.errors import EnvelopeValidationError, StoreError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.logger import get_logger
@@ -28,6 +28,9 @@ SHARED_S = 24 * 3600.0
 log = get_logger()
 
 _Key = tuple[str, str, int]
+_Attempts = defaultdict[tuple[str, str], list[LLMResult]]
+"""The attempts that were read, by tenant and envelope."""
+
 _NOT_CACHED: AbstractAsyncContextManager[None] = nullcontext()
 
 
@@ -108,10 +111,10 @@ class CachedCall:
 class RecordedAttempts(Protocol):
     """The recorded attempts of a log, by request. `Records` has them."""
 
-    async def by_request(
+    def by_request(
         self, request_hash: str, occurrence: int, *, tenant: str | None = None
-    ) -> list[LLMInteraction]:
-        """Return all recorded attempts at a request and occurrence, oldest first."""
+    ) -> AsyncGenerator[LLMInteraction]:
+        """Yield the attempts at a request and occurrence that were sent, oldest first."""
         ...
 
 
@@ -151,15 +154,19 @@ class ResponseCache:
 
         Expired answers are not used, and existing entries are unchanged.
         """
-        under_way: dict[tuple[str, str], list[LLMResult]] = {}
+        under_way: _Attempts = defaultdict(list)
         for interaction in interactions:
-            envelope = interaction.envelope
-            if not envelope.is_cacheable:
-                continue
-            attempts = under_way.setdefault((envelope.tenant_id, envelope.envelope_id), [])
-            attempts.append(interaction.result)
-            if _is_first(interaction.result):
-                self.store(envelope, attempts)
+            self._add_recorded(under_way, interaction)
+
+    def _add_recorded(self, under_way: _Attempts, interaction: LLMInteraction) -> None:
+        """Add a recorded attempt to those of its envelope, and cache them if it was accepted."""
+        envelope = interaction.envelope
+        if not envelope.is_cacheable:
+            return
+        attempts = under_way[envelope.tenant_id, envelope.envelope_id]
+        attempts.append(interaction.result)
+        if _is_first(interaction.result):
+            self.store(envelope, attempts)
 
     def store(self, envelope: LLMEnvelope, attempts: Iterable[LLMResult]) -> None:
         """Cache the attempts of `envelope`, unless its request has an answer.
@@ -193,13 +200,25 @@ class ResponseCache:
         """Load the first answer in the log, otherwise one that another process has shared."""
         key = _key(envelope)
         if self._recorded is not None and self._known(key, self._clock.now()) is None:
-            tenant, request_hash, occurrence = key
-            self.fill(await self._recorded.by_request(request_hash, occurrence, tenant=tenant))
+            await self._look_in(self._recorded, key)
         if self._shared is None or self._known(key, self._clock.now()) is not None:
             return
         first = await self._shared.frozen(_shared_key(key))
         if first:
             self._put(key, _CachedAttempts.read(first))
+
+    async def _look_in(self, recorded: RecordedAttempts, key: _Key) -> None:
+        """Load the first answer in a log that has not expired. A log that cannot be read has none."""
+        tenant, request_hash, occurrence = key
+        under_way: _Attempts = defaultdict(list)
+        try:
+            async with aclosing(recorded.by_request(request_hash, occurrence, tenant=tenant)) as attempts:
+                async for attempt in attempts:
+                    self._add_recorded(under_way, attempt)
+                    if self._known(key, self._clock.now()) is not None:
+                        return
+        except StoreError as e:
+            log.warning("recorded_answer_not_read", request_hash=request_hash, reason=str(e))
 
     def turn(
         self, envelope: LLMEnvelope, waits: StoppableWait, parked: Parking = nullcontext

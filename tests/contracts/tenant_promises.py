@@ -134,8 +134,8 @@ async def gives_nobody_the_answer_to_another_with_the_same_question(opens: Opens
     (question,) = hashes
 
     async with opens(log, folder) as records:
-        found = await records.by_request(question, 0, tenant=MINE)
-        assert found == await alone.by_request(question, 0)
+        found = [one async for one in records.by_request(question, 0, tenant=MINE)]
+        assert found == [one async for one in alone.by_request(question, 0)]
         assert {attempt.result.raw_output for attempt in found} == {"the answer to mine"}
 
 
@@ -226,7 +226,9 @@ async def takes_the_empty_name_for_a_tenant(opens: Opens, folder: Path) -> None:
         assert await records.find("begun", tenant="") is None
         assert [chain.attempts for chain in await records.traces(tenant="")] == [1]
         assert await records.by_envelope("asked", tenant="") == []
-        assert await records.by_request(unnamed.envelope.request_hash, 0, tenant="") == [unnamed]
+        assert [one async for one in records.by_request(unnamed.envelope.request_hash, 0, tenant="")] == [
+            unnamed
+        ]
         assert [spend.attempts for spend in await records.spend(tenant="")] == [1]
 
 
@@ -237,7 +239,7 @@ async def shows_everything_to_who_names_no_tenant(opens: Opens, folder: Path) ->
     async with opens(log, folder) as records:
         assert await records.trace("both") == [record for record in log if record.trace_id == "both"]
         assert await records.by_envelope("asked") == calls[:2]
-        assert await records.by_request(calls[0].envelope.request_hash, 0) == calls
+        assert [one async for one in records.by_request(calls[0].envelope.request_hash, 0)] == calls
         assert await records.find(calls[0].interaction_id) == calls[0]
         assert {chain.trace_id for chain in await records.traces()} == {"both", "quiet", "calm", "theirs"}
         assert [spend.key for spend in await records.spend("tenant")] == [(MINE,), (THEIRS,)]

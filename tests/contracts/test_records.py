@@ -11,7 +11,7 @@ import pytest
 from agentic_trading.llm import JsonFileInteractionStore, MemoryInteractionStore
 from agentic_trading.llm.store import Record, Records, Spend, TraceSummary
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
-from tests.build import envelope, event, interaction
+from tests.build import NOW, envelope, event, interaction
 from tests.contracts.records_opening import OPENINGS, Opens
 
 Source = Callable[[list[Record]], AbstractAsyncContextManager[Records]]
@@ -72,9 +72,30 @@ async def test_request_attempts_are_separated_by_occurrence(source: Source) -> N
 
     async with source([first, again, retried, other, event()]) as records:
         assert again.envelope.request_hash == key
-        assert await records.by_request(key, 0) == [first, retried]
-        assert await records.by_request(key, 1) == [again]
-        assert await records.by_request(key, 2) == []
+        assert [one async for one in records.by_request(key, 0)] == [first, retried]
+        assert [one async for one in records.by_request(key, 1)] == [again]
+        assert [one async for one in records.by_request(key, 2)] == []
+
+
+async def test_only_sent_attempts_at_a_request_are_found(source: Source) -> None:
+    attempts = [
+        interaction(success=False, dispatched_at=None, cost_nusd=0),
+        interaction(dispatched_at=NOW),
+        interaction(served_from="recorded", dispatched_at=NOW, cost_nusd=0, first_cost_nusd=5),
+        interaction(dispatched_at=NOW),
+    ]
+
+    async with source(attempts) as records:
+        found = [one async for one in records.by_request(attempts[0].envelope.request_hash, 0)]
+
+    assert found == [attempts[1], attempts[3]]
+
+
+async def test_all_attempts_at_a_request_are_found_in_order(source: Source) -> None:
+    attempts: list[Record] = [interaction() for _ in range(50)]
+
+    async with source(attempts) as records:
+        assert [one async for one in records.by_request(interaction().envelope.request_hash, 0)] == attempts
 
 
 async def test_spend_is_summed_by_requested_keys(source: Source) -> None:

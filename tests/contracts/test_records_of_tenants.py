@@ -129,10 +129,10 @@ class GivesAllAttempts(MemoryRecords):
 class SharesAnswers(MemoryRecords):
     """Give every answer to a question."""
 
-    async def by_request(
+    def by_request(
         self, request_hash: str, occurrence: int, *, tenant: str | None = None
-    ) -> list[LLMInteraction]:
-        return await super().by_request(request_hash, occurrence)
+    ) -> AsyncGenerator[LLMInteraction]:
+        return super().by_request(request_hash, occurrence)
 
 
 class SumsForEverybody(MemoryRecords):
@@ -318,7 +318,11 @@ async def everything(records: Records, log: Sequence[Record], tenant: str | None
         [await records.trace(name, tenant=tenant) for name in names],
         [await records.by_envelope(name, tenant=tenant) for name in names],
         [await records.ids_starting(name[:1], of=of, tenant=tenant) for name in names for of in ID_KINDS],
-        [await records.by_request(each, number, tenant=tenant) for each in hashes for number in range(2)],
+        [
+            [one async for one in records.by_request(each, number, tenant=tenant)]
+            for each in hashes
+            for number in range(2)
+        ],
         [await records.traces(limit, tenant=tenant) for limit in range(4)],
         [await records.traces(limit, with_calls=True, tenant=tenant) for limit in range(4)],
         [await records.spend(key, tenant=tenant) for key in KEYS],

@@ -1,10 +1,13 @@
 """What level `recorded` promises: the first accepted answer of a request is its answer until the deadline, paid for once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from agentic_trading.clock import Clock, SimClock
 from agentic_trading.llm import (
@@ -20,6 +23,7 @@ from agentic_trading.llm import (
 from agentic_trading.llm.provider import ModelResponse, Providers
 from agentic_trading.llm.providers.offline import RecordedAnswers, ScriptedProvider
 from agentic_trading.llm.result import LLMResult, Usage
+from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.response_cache import ResponseCache
@@ -312,6 +316,48 @@ async def test_expired_answer_in_log_is_not_used() -> None:
 
     assert len(await found(desk.store, fixed().build(), desk.clock)) == 1
     assert await found(desk.store, fixed().build(), SimClock(DEADLINE)) == []
+
+
+async def test_lookup_stops_at_first_answer_that_has_not_expired() -> None:
+    desk = gateway([GOOD, OTHER, GOOD, OTHER])
+    with_deadline = fixed().with_deadline(DEADLINE).build()
+    desk_after = gateway([OTHER, GOOD], clock=SimClock(DEADLINE))
+    await run(desk, with_deadline)
+    await run(desk_after, fixed().build())
+    log = [*await attempts(desk, with_deadline), *await desk_after.store.recent(1)]
+    read: list[LLMInteraction] = []
+
+    class Log:
+        async def by_request(
+            self, request_hash: str, occurrence: int, *, tenant: str | None = None
+        ) -> AsyncGenerator[LLMInteraction]:
+            for one in (*log, *log):
+                read.append(one)
+                yield one
+
+    answers = ResponseCache(SimClock(DEADLINE), recorded=Log())
+    async with answers.turn(fixed().build(), StoppableWait(SimClock(DEADLINE))) as call:
+        assert call is not None
+        served = call.find(1)
+
+    assert served is not None
+    assert (served.raw_output, read) == (OTHER, log)
+
+
+async def test_unreadable_log_does_not_fail_the_call(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"broken\n")
+    clock = SimClock(START)
+
+    async with aclosing(JsonlRecords(path)) as records:
+        answers = ResponseCache(clock, recorded=records)
+        with capture_logs() as logged:
+            async with answers.turn(fixed().build(), StoppableWait(clock)) as call:
+                assert call is not None
+                assert call.find(1) is None
+
+    assert [each["event"] for each in logged] == ["recorded_answer_not_read"]
+    assert logged[0]["reason"].startswith(f"{path}:1: ")
 
 
 def frozen_alone(answers: ResponseCache, number: int, deadline: datetime | None = None) -> None:

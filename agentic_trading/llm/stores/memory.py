@@ -229,12 +229,13 @@ class MemoryRecords:
 
     async def by_request(
         self, request_hash: str, occurrence: int, *, tenant: str | None = None
-    ) -> list[LLMInteraction]:
-        """Return all recorded attempts at a request and occurrence, oldest first."""
+    ) -> AsyncGenerator[LLMInteraction]:
+        """Yield the attempts at a request and occurrence that were sent, oldest first."""
         self._catch_up()
-        return record_codec.interactions(
-            self._at(self._of(tenant, self._by_request.get((request_hash, occurrence), ())))
-        )
+        places = [*self._of(tenant, self._by_request.get((request_hash, occurrence), ()))]
+        for place in places:
+            for attempt in record_codec.interactions(self._at([place])):
+                yield attempt
 
     async def spend(
         self, *by: store_api.SpendKey, query: RecordQuery = EVERYTHING, tenant: str | None = None
@@ -371,7 +372,8 @@ class MemoryRecords:
             self._by_trace[facts.trace_id].append(place)
             if facts.attempt:
                 self._by_envelope[facts.envelope_id].append(place)
-                self._by_request[facts.request_hash, facts.occurrence].append(place)
+                if facts.sent:
+                    self._by_request[facts.request_hash, facts.occurrence].append(place)
 
     def _of(self, tenant: str | None, places: Iterable[int]) -> Iterable[int]:
         """Return the places of a tenant's records, or all places without a tenant."""

@@ -395,7 +395,7 @@ async def test_queries_of_a_tenant_avoid_full_scans(tmp_path: Path) -> None:
         await records.traces(tenant="default", with_calls=True)
         await records.traces(tenant="default", query=RecordQuery(trace_id="t"))
         await records.by_envelope("log-1", tenant="default")
-        await records.by_request("rk1:0", 0, tenant="default")
+        assert [one async for one in records.by_request("rk1:0", 0, tenant="default")] == []
         await records.spend("agent", tenant="default")
         await records.recent(tenant="default")
         await records.count(RecordQuery(kind=("bar.closed",), subject=("BTCUSDT",)), tenant="default")
@@ -463,6 +463,19 @@ async def test_closed_reader_raises_on_query(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="the index is closed"):
         await records.traces()
     assert [entry.record async for entry in records.scan()] == events
+
+
+async def test_query_under_way_raises_when_its_reader_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    await asyncio.to_thread(written, path)
+    records = JsonlRecords(path)
+    query = asyncio.create_task(records.count(RecordQuery(where="attempt > 0")))
+    await asyncio.sleep(0)  # the query waits for the check of its condition
+
+    await records.aclose()
+
+    with pytest.raises(StoreError, match="the index is closed"):
+        await query
 
 
 async def test_unreadable_log_raises_on_verify() -> None:

@@ -23,6 +23,7 @@ Place = tuple[int, int, int]
 _LAST_CHARACTER: Final = "\U0010ffff"
 _PLACE: Final = "seq, offset, length"
 IS_ATTEMPT: Final = "attempt > 0"
+IS_SENT: Final = f"(flags & {SENT} > 0)"
 _WITHOUT_INDEX: Final = (IS_ATTEMPT, "EXISTS ")
 
 # A division in SQLite rounds towards 0.
@@ -78,13 +79,12 @@ FROM records WHERE {{selected}})"""  # noqa: S608 - constants of this module
 _FACT_SUMS: Final = (
     "sum(records), sum(records * (failure > 0)), sum(input_tokens), sum(output_tokens), sum(cost_nusd)"
 )
-_IS_SENT: Final = f"(flags & {SENT} > 0)"
 _IS_RECORDED: Final = f"(flags & {RECORDED} > 0)"
 _IS_IN_DOUBT: Final = f"(flags & {IN_DOUBT} > 0)"
 _SPEND: Final = (
-    f"sum(records * {_IS_SENT}), sum(records * ({_IS_SENT} AND NOT flags & {SUCCESS})),"
-    f" sum(input_tokens * {_IS_SENT}), sum(output_tokens * {_IS_SENT}), sum(cost_nusd),"
-    f" sum(records * (NOT {_IS_SENT} AND NOT {_IS_RECORDED})), sum(records * {_IS_RECORDED}),"
+    f"sum(records * {IS_SENT}), sum(records * ({IS_SENT} AND NOT flags & {SUCCESS})),"
+    f" sum(input_tokens * {IS_SENT}), sum(output_tokens * {IS_SENT}), sum(cost_nusd),"
+    f" sum(records * (NOT {IS_SENT} AND NOT {_IS_RECORDED})), sum(records * {_IS_RECORDED}),"
     f" sum(records * {_IS_IN_DOUBT}), sum(cost_nusd * {_IS_IN_DOUBT}), sum(billed_nusd)"
 )
 """The figures of a `Spend`, in its order."""

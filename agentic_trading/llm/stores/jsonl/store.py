@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from sqlite3 import Connection
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from agentic_trading.llm import store as store_api
 from agentic_trading.llm.envelope import LLMEnvelope
@@ -23,16 +23,18 @@ from agentic_trading.llm.stores import condition, record_codec, record_facts
 from agentic_trading.llm.stores.jsonl.disk import Disk
 from agentic_trading.llm.stores.jsonl.file import LogFile
 from agentic_trading.llm.stores.jsonl.index import LogIndex, line_places
-from agentic_trading.llm.stores.jsonl.index_query import IS_ATTEMPT, IndexQueries, Place
+from agentic_trading.llm.stores.jsonl.index_query import IS_ATTEMPT, IS_SENT, IndexQueries, Place
 from agentic_trading.llm.stores.jsonl.index_rows import id_number, request_number
 from agentic_trading.llm.stores.jsonl.reader import START, LinePlace, LogPosition, LogReader
 from agentic_trading.llm.stores.jsonl.segments import SEGMENT_BYTES
 from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, LogWriter
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 _READ_AT_ONCE = 256
 _FACTS_AT_ONCE = 1000
+_ATTEMPTS_AT_ONCE = 8  # most callers need only the first answer of a request
 FOLLOWED_AT_ONCE = 2000
 """The maximum number of lines in a batch of `follow`.
 
@@ -110,18 +112,20 @@ class JsonlRecords:
 
     async def by_request(
         self, request_hash: str, occurrence: int, *, tenant: str | None = None
-    ) -> list[LLMInteraction]:
-        """Return all recorded attempts at a request and occurrence, oldest first."""
+    ) -> AsyncGenerator[LLMInteraction]:
+        """Yield the attempts at a request and occurrence that were sent, oldest first."""
         number = request_number(request_hash, occurrence)
-        found = await self._records(
-            lambda queries: queries.places("request = ?", IS_ATTEMPT, tenant=tenant, values=(number,))
+        places = await self._query(
+            lambda queries: queries.places(
+                "request = ?", IS_ATTEMPT, IS_SENT, tenant=tenant, values=(number,)
+            ),
+            nothing=list[Place](),
         )
-        attempts = record_codec.interactions(found)
-        return [
-            one
-            for one in attempts
-            if (one.envelope.request_hash, one.envelope.occurrence) == (request_hash, occurrence)
-        ]
+        for start in range(0, len(places), _ATTEMPTS_AT_ONCE):
+            batch = places[start : start + _ATTEMPTS_AT_ONCE]
+            for one in record_codec.interactions(await self._records(lambda _, batch=batch: batch)):
+                if (one.envelope.request_hash, one.envelope.occurrence) == (request_hash, occurrence):
+                    yield one
 
     async def recent(self, limit: int = 10, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return the newest attempts, newest first."""
@@ -278,7 +282,7 @@ class JsonlRecords:
         found = await self._query(
             lambda queries: line_places(queries.db, queries.runs()), nothing=list[LinePlace]()
         )
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._end_of, found)
+        return await self._in_thread(self._end_of, found)
 
     def _end_of(self, places: Sequence[LinePlace]) -> store_api.Verification:
         runs = [run for line in self._lines(places) for run in record_codec.run_records(line)]
@@ -342,12 +346,19 @@ class JsonlRecords:
         self, ask: Callable[[IndexQueries], T], *, nothing: T, query: RecordQuery = EVERYTHING
     ) -> T:
         """Return the result of a query, or `nothing` if the log has no line. `query` is checked in any case."""
-        if self._is_closed:
-            raise StoreError(self._reader.path, "the index is closed. Create a new one to continue")
+        self._check_open()
         # Checked here too, because a log without lines has no index.
         await self._check(query)
         end = await self._end()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._answer, ask, end, nothing)
+        return await self._in_thread(self._answer, ask, end, nothing)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreError(self._reader.path, "the index is closed. Create a new one to continue")
+
+    async def _in_thread(self, work: Callable[[*Args], T], *args: *Args) -> T:
+        self._check_open()  # again, because it may have been closed while a query waited
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
     def _answer(self, ask: Callable[[IndexQueries], T], end: int | None, nothing: T) -> T:
         if not self._reader.exists():
