@@ -73,7 +73,16 @@ async def spend_report(
         query: The selection of attempts.
         tenant: The only tenant whose attempts count. None means all.
 
+    Raises:
+        ValueError: If the query has a `kind`, a `verdict`, an `after` or a `where`, which cannot select an attempt
+            without a recorded end.
+
     """
+    if given := [name for name in _NOT_OF_SPEND if getattr(query, name)]:
+        raise ValueError(
+            f"costs cannot be selected by {', '.join(given)}."
+            f" Allowed fields: {', '.join((*_NAMES, 'since', 'until', 'trace_id'))}"
+        )
     sums: dict[tuple[str, ...], Spend] = {}
     found = await records.spend(*by, query=query, tenant=tenant)
     for row in (*found, *_corrections(await records.unmatched(tenant=tenant), by, query)):
@@ -137,6 +146,7 @@ def _selects(query: RecordQuery, row: IndexRow) -> bool:
     )
 
 
+_NOT_OF_SPEND = ("kind", "verdict", "after", "where")
 _NAMES = ("tenant", "agent", "workflow", "provider", "model", "subject", "failure")
 
 

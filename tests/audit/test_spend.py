@@ -247,6 +247,20 @@ async def test_query_selects_lost_attempts_too(query: RecordQuery, agents: list[
     assert [row.key[0] for row in report.rows] == agents
 
 
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        (RecordQuery(where="cost_nusd > 1"), "where"),
+        (RecordQuery(after=1), "after"),
+        (RecordQuery(kind=("interaction",)), "kind"),
+        (RecordQuery(verdict=("passed",), agent=("a",), after=3), "verdict, after"),
+    ],
+)
+async def test_query_that_lost_attempts_cannot_meet_is_refused(query: RecordQuery, named: str) -> None:
+    with pytest.raises(ValueError, match=f"cannot be selected by {named}. Allowed fields: tenant, agent, "):
+        await spend_report(MemoryInteractionStore().records, "agent", query=query)
+
+
 async def test_lost_attempt_is_grouped_by_dispatch(tmp_path: Path) -> None:
     store = JsonFileInteractionStore(tmp_path / "log.jsonl")
     await kept(store, record_of("dispatched", "k1", 0, "a"))
