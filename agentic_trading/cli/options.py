@@ -87,7 +87,7 @@ def logs_of(stores: Sequence[Path] | None) -> list[Path]:
 
 def trace_list(logs: Sequence[Path], tenant: str | None) -> str:
     """Return the command that lists the chains of logs, of `tenant` or of all tenants."""
-    stores = "".join(f" --store {log}" for log in logs)
+    stores = "".join(f" --store {shlex.quote(str(log))}" for log in logs)
     tenant_option = "" if tenant is None else f" --tenant {shlex.quote(tenant)}"
     return f"agentic-trading trace list{stores}{tenant_option}"
 

@@ -249,8 +249,11 @@ def _note_unknown_names(reader: RecordReader, view: RecordView) -> None:
         for name in wanted:
             if name not in known:
                 nearest = get_close_matches(name, sorted(known), n=_NEAREST, cutoff=0.0)
-                hint = f"The nearest: {', '.join(nearest)}." if nearest else f"No record has a {key}."
-                say(printable(f"Note: no record has the {key} {name!r}. {hint}"), err=True)
+                # A tenant sees no other tenant, so that the names of others are not known.
+                hint = "" if key == "tenant" else f" No record has a {key}."
+                if nearest:
+                    hint = f" The nearest: {', '.join(nearest)}."
+                say(printable(f"Note: no record has the {key} {name!r}.{hint}"), err=True)
 
 
 Printer = Callable[[Sequence[LoggedFact]], None]

@@ -239,6 +239,12 @@ def test_unknown_name_without_known_names_is_noted(tmp_path: Path, command: Comm
     assert "Note: no record has the agent 'analyst'. No record has a agent." in ended.err
 
 
+def test_unknown_tenant_is_noted_without_a_hint(log: Path, command: Command) -> None:
+    ended = command("records", "--store", log, "--tenant", "nobody", "--count")
+
+    assert ended.err.splitlines() == ["No record is selected.", "Note: no record has the tenant 'nobody'."]
+
+
 def test_known_names_without_records_are_not_noted(log: Path, command: Command) -> None:
     ended = command("records", "--store", log, "--agent", "trader", "--model", "m-1", "--kind", "*")
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from agentic_trading.cli.chains import chain_table
 from agentic_trading.cli.exits import ExitCode
+from agentic_trading.cli.options import trace_list
 from agentic_trading.cli.output import print_table
 from agentic_trading.ids import derived_id
 from agentic_trading.llm import Event, JsonFileInteractionStore
@@ -90,6 +91,15 @@ def test_trace_list_shows_newest_chains(session: Path, command: Command) -> None
 
     assert len(chains) == 3
     assert [chain["trace_id"] in drawn for chain in chains] == [True] * 3
+
+
+def test_suggested_trace_list_quotes_its_paths() -> None:
+    logs = [Path("my runs/$(a)/log.jsonl"), Path("plain/log.jsonl")]
+
+    assert (
+        trace_list(logs, "a b")
+        == "agentic-trading trace list --store 'my runs/$(a)/log.jsonl' --store plain/log.jsonl --tenant 'a b'"
+    )
 
 
 @pytest.mark.parametrize("verb", ["show", "why"])
