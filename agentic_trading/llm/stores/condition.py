@@ -1,5 +1,6 @@
 """The condition of a query: SQL of a user over the facts of selected records, and over nothing else."""
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,10 @@ _REFUSED: Final = (
     sqlite3.SQLITE_TOOBIG,
     sqlite3.SQLITE_NOMEM,
 )
+_QUOTED: Final = re.compile(
+    r"""'[^']*'|--[^\n]*|/\*.*?(?:\*/|\Z)|\[[^\]]*(?:\]|\Z)|`[^`]*`|"(?P<word>(?:[^"]|"")*)\"""", re.DOTALL
+)
+"""Texts, comments and names in quotes, so that only a double quote outside of them begins a word."""
 _MAX_BYTES: Final = 1_000_000  # of the statement, and of each text that it makes
 _TICK: Final = 100_000
 _STEPS: Final = 20_000_000
@@ -48,6 +53,9 @@ def matching(db: sqlite3.Connection, facts: str, where: str, *, records: int) ->
         ConditionError: If the condition is wrong, reads anything else, or needs too many steps.
 
     """
+    for word in _quoted_words(where):
+        if word.lower() not in (*COLUMNS, "facts"):
+            raise ConditionError(where, f'"{word}" is not a field. Put texts into single quotes', COLUMNS)
     try:
         # SQLite merges a view into the query that reads it, and then reports reads that no column needs as
         # those of the user. A view with a limit is not merged, so that every other read is found.
@@ -72,6 +80,13 @@ def check_condition(where: str) -> None:
         )
     finally:
         db.close()
+
+
+def _quoted_words(where: str) -> Iterator[str]:
+    """Yield the words in double quotes: SQLite takes one that is no field for a text."""
+    for found in _QUOTED.finditer(where):
+        if found["word"] is not None:
+            yield found["word"]
 
 
 @contextmanager
@@ -100,7 +115,9 @@ def _guarded(db: sqlite3.Connection, view: str, records: int, *, is_merged: bool
             case sqlite3.SQLITE_FUNCTION:
                 is_allowed = through == view or (inner or "").lower() in _ALLOWED_FUNCTIONS
             case sqlite3.SQLITE_READ:
-                is_allowed = through == view or name in {"facts", view} or (is_merged and inner == "")
+                # A view has no rowid. SQLite reads it as NULL, and selects nothing.
+                is_fact = name in {"facts", view} and inner != "ROWID"
+                is_allowed = through == view or is_fact or (is_merged and inner == "")
             case _:
                 is_allowed = False
         return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY

@@ -43,6 +43,43 @@ def test_condition_never_selects_another_tenant(tmp_path: Path, where: str) -> N
     assert set(found) <= {1, 3}
 
 
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ('"agnet" = 1', '"agnet" is not a field. Put texts into single quotes'),
+        ('agent = "a""b"', '"a""b" is not a field. Put texts into single quotes'),
+        ("agent = 'it''s' OR \"\" = ''", '"" is not a field'),
+        ("rowid > 0", "it may read the fields below"),
+        ("facts._rowid_ > 0 OR seq > 0", "it may read the fields below"),
+        ("seq IN (SELECT oid FROM facts)", "it may read the fields below"),
+    ],
+)
+def test_word_that_is_no_field_is_refused(where: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ConditionError) as in_check:
+        check_condition(where)
+    with closing(opened(tmp_path / "db")) as db, pytest.raises(ConditionError) as in_query:
+        matching(db, FACTS, where, records=3)
+
+    assert reason in str(in_check.value)
+    assert reason in str(in_query.value)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        '"SEQ" > 1',
+        '"facts"."seq" > 1',
+        'seq > 1 -- not "quoted"',
+        '/* "quoted" */ seq > 1',
+        "seq > 1 AND tenant <> 'the \"quoted\" one, it''s \"theirs\"'",
+        "[seq] > 1 AND `seq` > 1",
+    ],
+)
+def test_quoted_field_and_quotes_in_texts_are_allowed(where: str, tmp_path: Path) -> None:
+    with closing(opened(tmp_path / "db")) as db:
+        assert matching(db, FACTS, where, records=3) == [3]
+
+
 def test_locked_database_is_no_fault_of_the_condition(tmp_path: Path) -> None:
     with closing(opened(tmp_path / "db")) as db, closing(sqlite3.connect(tmp_path / "db")) as other:
         other.execute("BEGIN EXCLUSIVE")

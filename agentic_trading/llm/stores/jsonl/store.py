@@ -123,7 +123,7 @@ class JsonlRecords:
         )
         for start in range(0, len(places), _ATTEMPTS_AT_ONCE):
             batch = places[start : start + _ATTEMPTS_AT_ONCE]
-            for one in record_codec.interactions(await self._records(lambda _, batch=batch: batch)):
+            for one in record_codec.interactions(await self._records_at(batch)):
                 if (one.envelope.request_hash, one.envelope.occurrence) == (request_hash, occurrence):
                     yield one
 
@@ -323,6 +323,9 @@ class JsonlRecords:
             return found
 
         return await self._query(read, nothing=list[store_api.Record]())
+
+    async def _records_at(self, places: Sequence[Place]) -> list[store_api.Record]:
+        return await self._records(lambda _: places)
 
     async def _facts_at(self, seqs: Sequence[int]) -> AsyncGenerator[Fact]:
         for start in range(0, len(seqs), _FACTS_AT_ONCE):
