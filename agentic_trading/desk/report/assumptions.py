@@ -80,20 +80,26 @@ def assumption_rows(
 def _sample(run: RunOnRecord) -> AssumptionRow:
     report = run.report
     if report.provider == "rules":
-        samples = [each.symbol for each in report.data if each.is_sample]
-        if samples:
-            return AssumptionRow(
-                "out of sample",
-                "no",
-                "The bars ship with the package, and the rules were written with them in view.",
-            )
-        return AssumptionRow("out of sample", "unknown", "The bars are your own data.")
-    is_after = report.knowledge.get("post_cutoff") == sum(report.knowledge.values()) > 0
+        is_known = any(each.is_sample for each in report.data)
+        return AssumptionRow("out of sample", "no" if is_known else "unknown", origin_of_sample(run))
+    is_after = is_after_cutoff(run)
     calls = ", ".join(f"{n:,} {KNOWLEDGE.get(mark, mark)}" for mark, n in report.knowledge.items())
     value = "yes" if is_after else "no" if report.knowledge.get("in_sample") else "unknown"
     return AssumptionRow(
         "out of sample", value, f"Sent calls: {calls or 0}. A cutoff is the vendor's statement."
     )
+
+
+def origin_of_sample(run: RunOnRecord) -> str:
+    """Return where the bars of a run of the rules are from."""
+    if any(each.is_sample for each in run.report.data):
+        return "The bars ship with the package, and the rules were written with them in view."
+    return "The bars are your own data."
+
+
+def is_after_cutoff(run: RunOnRecord) -> bool:
+    """Return whether all sent calls are about a time after the training cutoff of their model."""
+    return bool(run.report.knowledge.get("post_cutoff") == sum(run.report.knowledge.values()) > 0)
 
 
 def _trials(run: RunOnRecord, trials: int | None) -> AssumptionRow:

@@ -12,7 +12,13 @@ from importlib.resources import files
 from typing import Any, Final
 
 from agentic_trading.desk.inference import DOLLARS
-from agentic_trading.desk.report.assumptions import AssumptionRow, ReportTerms, assumption_rows
+from agentic_trading.desk.report.assumptions import (
+    AssumptionRow,
+    ReportTerms,
+    assumption_rows,
+    is_after_cutoff,
+    origin_of_sample,
+)
 from agentic_trading.desk.report.chart import Chart, bar_shape
 from agentic_trading.desk.report.drawing import PriceChart, equity_charts, price_charts
 from agentic_trading.desk.report.figures import EquityPeriod, RoundTrip, days, months, round_trips
@@ -228,11 +234,9 @@ def _warnings(run: RunOnRecord) -> Iterator[str]:
 
 
 def _claim(run: RunOnRecord) -> str:
-    samples = [each.symbol for each in run.report.data if each.is_sample]
-    if run.report.provider == "rules" and samples:
-        return "The bars ship with the package, and the rules were written with them in view."
-    knowledge = run.report.knowledge
-    if knowledge.get("post_cutoff") == sum(knowledge.values()) > 0:
+    if run.report.provider == "rules":
+        return f"{origin_of_sample(run)} This is one run of one period."
+    if is_after_cutoff(run):
         return "The period is after the training cutoff of the model, but this is one run of one period."
     return "The model may have seen this period in training, and this is one run of one period."
 

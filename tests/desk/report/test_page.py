@@ -283,6 +283,7 @@ def test_own_bars_are_of_unknown_sample(faulty: RunOnRecord) -> None:
     page = view(replace(faulty, report=faulty.report.model_copy(update={"data": data, "model": ""})))
 
     assert rows(page)["out of sample"] == ("unknown", "The bars are your own data.")
+    assert page.claim == "The bars are your own data. This is one run of one period."
     assert page.title == "BTCUSDT · rules"
 
 
