@@ -7,6 +7,7 @@ from typing import Final, Self
 
 from agentic_trading.desk.instrument import EXACT, USDT
 from agentic_trading.llm.limits import NANO
+from agentic_trading.platform.errors import OptionError
 
 DOLLARS: Final = ("USD", USDT)
 """Quote currencies that count as US dollars without a given rate."""
@@ -60,13 +61,25 @@ def rate_for(currency: str, given: InferenceRate | None = None) -> InferenceRate
     USDT counts as a dollar. For other currencies no rate is assumed.
 
     Raises:
-        ValueError: If the given rate is for another currency.
+        OptionError: If the given rate is for another currency, or a dollar does not cost 1 USD.
 
     """
     if given is not None:
-        if given.currency != currency:
-            allowed = "no rate" if currency in DOLLARS else f"a rate such as USD{currency}=0.91"
-            raise ValueError(f"{given.name}, and the P&L is in {currency}. Use {allowed}.")
+        is_of_dollar = currency == DOLLARS[0]
+        if given.currency != currency or (is_of_dollar and given.per_usd != 1):
+            raise OptionError(
+                "--inference-rate",
+                f"{given.name}={given.per_usd}, and the P&L is in {currency}",
+                "no rate" if is_of_dollar else _example(currency),
+            )
         return given
     # Other rates are not assumed, because a wrong rate would look like a measured figure.
     return InferenceRate(currency, Decimal(1)) if currency in DOLLARS else None
+
+
+def _example(currency: str) -> str:
+    return (
+        f"a rate such as USD{currency}=0.9995, or no rate"
+        if currency in DOLLARS
+        else f"a rate such as USD{currency}=0.91"
+    )

@@ -5,6 +5,7 @@ from decimal import Decimal
 import pytest
 
 from agentic_trading.desk.inference import InferenceRate, rate_for
+from agentic_trading.platform.errors import OptionError
 
 
 def test_cost_is_converted_exactly() -> None:
@@ -36,11 +37,29 @@ def test_given_rate_replaces_assumed_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("currency", "allowed"), [("USDT", "Use no rate"), ("JPY", r"Use a rate such as USDJPY=0\.91")]
+    ("currency", "allowed"),
+    [
+        ("USD", "no rate"),
+        ("USDT", r"a rate such as USDUSDT=0\.9995, or no rate"),
+        ("JPY", r"a rate such as USDJPY=0\.91"),
+    ],
 )
 def test_rate_of_other_currency_is_refused(currency: str, allowed: str) -> None:
-    with pytest.raises(ValueError, match=rf"USDEUR, and the P&L is in {currency}\. {allowed}"):
+    with pytest.raises(
+        OptionError,
+        match=rf"^--inference-rate is USDEUR=0\.91, and the P&L is in {currency}\. Allowed: {allowed}$",
+    ):
         rate_for(currency, InferenceRate("EUR", Decimal("0.91")))
+
+
+def test_dollar_costs_one_dollar() -> None:
+    one = InferenceRate.parse("USDUSD=1.0")
+
+    assert rate_for("USD", one) == one
+    with pytest.raises(
+        OptionError, match=r"^--inference-rate is USDUSD=2, and the P&L is in USD\. Allowed: no rate$"
+    ):
+        rate_for("USD", InferenceRate.parse("USDUSD=2"))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,11 @@ RunNumber = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FILE", help="File of the page. [default: report.html in DIR]"),
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="File of the page. [default: report.html in DIR, report-2.html for run 2]",
+    ),
 ]
 Csv = Annotated[
     Path | None,
@@ -91,13 +95,9 @@ def write_report(
     from agentic_trading.desk.report.record import read_run
     from agentic_trading.files import replace_file
     from agentic_trading.operate.session_folder import writing
-    from agentic_trading.platform.errors import OptionError
 
     recorded = run_async(read_run(session, run=run))
-    try:
-        terms = assumptions.ReportTerms(rate_for(recorded.currency, rate), trials)
-    except ValueError as e:
-        raise OptionError("--inference-rate", rate.name, str(e)) from e
+    terms = assumptions.ReportTerms(rate_for(recorded.currency, rate), trials)
     view = page.page_of(recorded, terms)
     path = out or recorded.folder.page(recorded.report.run_number)
     with writing(path):
