@@ -20,8 +20,12 @@ STEPS_S = (
     14 * DAY_S,
 )
 """Steps between the labels of times."""
+FACTORS = (0.5, 1, 2, 5, 10)
+"""Steps between the labels of values, in powers of ten. The first is the next smaller one of the second."""
 MONTHS_FROM_S = 75 * DAY_S
 """Span from which labels are months."""
+FLAT_SHARE = 0.01
+"""The span of a chart of fractions that are all equal."""
 LETTER = 6.4
 """The width of a letter of a label, for the space that labels need."""
 
@@ -84,7 +88,7 @@ class TimePlot:
     def __init__(
         self, times: Sequence[datetime], low: float, high: float, size: ChartSize, *, is_share: bool = False
     ) -> None:
-        room = (high - low) * 0.06 or abs(high) * 0.01 or 1.0
+        room = (high - low) * 0.06 or (FLAT_SHARE if is_share else abs(high) * 0.01) or 1.0
         self._begin, self._end = times[0], times[-1]
         # Marks reach beyond their value, and would be cut off without room.
         self._low, self._high = low - room, high if is_share else high + room
@@ -149,11 +153,12 @@ class TimePlot:
         self._shapes.append(Shape(kind, path, title))
 
     def _draw_values(self, *, is_share: bool) -> None:
-        spelled = "{:.0%}" if is_share and self._high - self._low > 0.02 else "{:.1%}" if is_share else ""
-        ticks = list(round_values(self._low, self._high, max(2, int((self.bottom - TOP) / 32))))
-        digits = max(0, -floor(log10(ticks[1] - ticks[0]))) if len(ticks) > 1 else 2
+        ticks = round_values(self._low, self._high, max(2, int((self.bottom - TOP) / 32)))
+        step = (ticks[1] - ticks[0]) * (100 if is_share else 1)
+        # A little more, because a rounding error would otherwise add a digit.
+        digits = max(0, -floor(log10(step) + 0.001))
         for value in ticks:
-            text = spelled.format(value + 0.0) if spelled else f"{value:,.{digits}f}"
+            text = f"{value:.{digits}%}" if is_share else f"{value:,.{digits}f}"
             y = self.y(value)
             width = self._size.width - self._size.left - RIGHT
             self._shapes.append(Shape("grid", f"M{self._size.left} {y:.1f}h{width}"))
@@ -184,14 +189,21 @@ class TimePlot:
         yield from kept
 
 
-def round_values(low: float, high: float, most: int) -> Iterator[float]:
-    """Yield about `most` round values between two numbers: multiples of 1, 2 or 5 times a power of ten."""
+def round_values(low: float, high: float, most: int) -> list[float]:
+    """Return round values between two numbers: multiples of 1, 2 or 5 times a power of ten.
+
+    There are about `most`, and at least two, so that a reader sees the scale. `most` is at least 2.
+    """
     raw = (high - low) / most
     power = 10.0 ** floor(log10(raw))
     # A little less is enough, because a rounding error would otherwise choose the next step.
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
-    for number in range(ceil(low / step), floor(high / step) + 1):
-        yield number * step
+    fit = next(n for n, factor in enumerate(FACTORS) if n and power * factor >= raw * 0.999)
+    found = _multiples(power * FACTORS[fit], low, high)
+    return found if len(found) > 1 else _multiples(power * FACTORS[fit - 1], low, high)
+
+
+def _multiples(step: float, low: float, high: float) -> list[float]:
+    return [number * step for number in range(ceil(low / step), floor(high / step) + 1)]
 
 
 def round_times(begin: datetime, end: datetime, most: float) -> tuple[str, list[datetime]]:

@@ -47,7 +47,7 @@ def test_round_values_are_within_bounds(low: float, span: float, most: int) -> N
 
     step = span / most
     assert all(low - step * 1e-6 <= value <= low + span + step * 1e-6 for value in values)
-    assert len(values) <= most + 1
+    assert 2 <= len(values) <= max(most, 4) + 1
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,33 @@ def test_share_axis_has_percent_labels() -> None:
 
     assert {label.text for label in deep.labels} >= {"0%", "-20%"}
     assert "0.0%" not in {label.text for label in deep.labels}
-    assert [label.text for label in flat.labels if "%" in label.text]
+    percentages = [label.text for label in flat.labels if "%" in label.text]
+    assert (percentages[0], percentages[-1]) == ("-1.0%", "0.0%")
+
+
+@pytest.mark.parametrize(
+    ("fall", "labels"),
+    [
+        (-0.0002, ["-0.02%", "0.00%"]),
+        (-0.0005, ["-0.05%", "0.00%"]),
+        (-0.012, ["-1%", "0%"]),
+        (-0.03, ["-2%", "0%"]),
+    ],
+)
+def test_percent_labels_have_digits_of_their_step(fall: float, labels: list[str]) -> None:
+    chart = TimePlot([BEGIN, BEGIN + timedelta(days=1)], fall, 0.0, ChartSize(320, 110), is_share=True)
+
+    assert [label.text for label in chart.chart("Drawdown").labels if "%" in label.text] == labels
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [(31.0, 47.0, ["35", "40", "45"]), (18.3, 24.0, ["18", "20", "22", "24"]), (0.9, 1.3, ["1.0", "1.2"])],
+)
+def test_small_charts_have_two_labels_or_more(low: float, high: float, labels: list[str]) -> None:
+    chart = TimePlot([BEGIN, BEGIN + timedelta(minutes=1)], low, high, ChartSize(290, 130, left=46))
+
+    assert [label.text for label in chart.chart("Price").labels if label.anchor == "end"] == labels
 
 
 def test_bar_is_share_of_longest() -> None:
