@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from itertools import zip_longest
+from shlex import quote
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -60,7 +61,7 @@ def summary(report: RunReport, *, has_page: bool = False) -> RenderableType:
 
 def next_steps(report: RunReport, *, has_page: bool = False) -> list[str]:
     """Return commands that show more of the run."""
-    session = report.log.parent
+    session = quote(str(report.log.parent))
     why = (
         [f"agentic-trading trace why {report.first_fill_id} --store {session}"]
         if report.first_fill_id

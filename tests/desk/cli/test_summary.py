@@ -1,5 +1,6 @@
 """The summary of a run says what a trader asks, and what to type next."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -227,6 +228,12 @@ def test_no_fills_show_no_shortfall() -> None:
 def test_next_steps_are_session_commands() -> None:
     assert next_steps(report())[0] == "agentic-trading trace why f-1 --store runs/demo"
     assert next_steps(report())[-1] == "agentic-trading replay run runs/demo --workers 8"
+
+
+def test_next_steps_quote_their_folder() -> None:
+    steps = next_steps(report(log=Path("a b") / "interactions.jsonl"))
+
+    assert all("'a b'" in step for step in steps)
 
 
 def test_next_steps_without_fill_omit_why() -> None:
