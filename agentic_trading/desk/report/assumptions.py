@@ -108,7 +108,7 @@ def _trials(run: RunOnRecord, trials: int | None) -> AssumptionRow:
             "trials",
             "1 of unknown",
             "The record has this run only, not the prompts, models and seeds that were tried before it. "
-            "With `report --trials N`, the page has the deflated Sharpe ratio.",
+            "With the option --trials N, the page has the deflated Sharpe ratio.",
         )
     probability = skill_after(run, trials)
     skill = "-" if probability is None else f"{probability:.3f}"
@@ -148,7 +148,7 @@ def _baselines(run: RunOnRecord) -> AssumptionRow:
 
 def _rate(run: RunOnRecord, rate: InferenceRate | None) -> AssumptionRow:
     if rate is None:
-        text = f"P&L is in {run.currency}, and inference in USD. Without a rate, P&L net of inference is not shown. Pass `--inference-rate USD{run.currency}=RATE`."
+        text = f"P&L is in {run.currency}, and inference in USD. Without a rate, P&L net of inference is not shown. Pass the option --inference-rate USD{run.currency}=RATE."
         return AssumptionRow("exchange rate", "unknown", text)
     if run.currency == DOLLARS[0]:
         return AssumptionRow("exchange rate", "none needed", "P&L and inference are in USD.")

@@ -41,8 +41,9 @@ def equity_charts(run: RunOnRecord) -> tuple[tuple[Chart, ...], tuple[Chart, ...
     values = [value for line in lines.values() for value in line]
     falls = drawdowns([run.report.equity_start, *(point.equity for point in points)])[1:]
     ends = points[-1]
-    equity_name = f"Equity: ends at {ends.equity:,.2f}. Buy and hold ends at {ends.held:,.2f}." + (
-        "" if run.is_portfolio else f" The same intents as market orders end at {ends.market_now:,.2f}."
+    equity_name = (
+        f"Equity in {run.currency}: ends at {ends.equity:,.2f}. Buy and hold ends at {ends.held:,.2f}."
+        + ("" if run.is_portfolio else f" The same intents as market orders end at {ends.market_now:,.2f}.")
     )
     # Two sizes, because the labels of a wide chart would be too small on a phone.
     equity, drawdown = [], []
@@ -69,7 +70,9 @@ def price_charts(run: RunOnRecord, trips: Sequence[RoundTrip]) -> Iterator[Price
         decisions = [each for each in run.decisions if each.symbol == symbol]
         fills = [each for each in run.fills if each.fill.symbol == symbol]
         rows = [each for each in decisions if each.workflow == "analysis" or each.verdict == NO_DECISION]
-        drawn = _Drawn(symbol, closes, [trip for trip in trips if trip.symbol == symbol], fills, rows)
+        drawn = _Drawn(
+            symbol, run.currency, closes, [trip for trip in trips if trip.symbol == symbol], fills, rows
+        )
         strip = ROW * len(ROWS) + 8 if rows and is_large else 0
         sizes = [ChartSize(WIDE, 260 + strip, strip=strip), ChartSize(NARROW, 200 + strip, strip=strip)]
         if not is_large:
@@ -84,6 +87,7 @@ class _Drawn:
     """The content of a price chart."""
 
     symbol: str
+    currency: str
     closes: Sequence[tuple[datetime, float]]
     trips: Sequence[RoundTrip]
     fills: Sequence[FillOnRecord]
@@ -95,18 +99,18 @@ class _Drawn:
         plot = TimePlot([at for at, _ in self.closes], min(prices), max(prices), size)
         for trip in self.trips:
             side = "long" if trip.is_long else "short"
-            title = f"{side} position, {trip.pnl:+,.2f}"
+            title = f"{side} position, P&L {trip.pnl:+,.2f} {self.currency}"
             plot.band(f"held-{side}", trip.opened, trip.closed or self.closes[-1][0], title)
         plot.line("price", self.closes)
         for each in self.fills:
             fill = each.fill
-            title = f"{fill.time:%d %b %H:%M} {fill.side} {fill.quantity} at {fill.price}, fee {fill.fee:.2f}, {fill.cause}"
+            title = f"{fill.time:%d %b %H:%M} {fill.side} {fill.quantity} at {fill.price} {self.currency}, fee {fill.fee:.2f} {fill.fee_currency}, {fill.cause}"
             kind = "buy" if fill.side is Side.BUY else "sell"
             plot.arrow(kind, fill.time, float(fill.price), title, is_up=fill.side is Side.BUY)
         if size.strip:
             self._draw_rows(plot)
         return plot.chart(
-            f"Price of {self.symbol}, with {len(self.fills)} fills and {len(self.rows)} decisions."
+            f"Price of {self.symbol} in {self.currency}, with {len(self.fills)} fills and {len(self.rows)} decisions."
         )
 
     def _draw_rows(self, plot: TimePlot) -> None:

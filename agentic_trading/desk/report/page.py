@@ -9,6 +9,7 @@ from decimal import Decimal
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from shlex import quote
 from typing import Any, Final
 
 from agentic_trading.desk.inference import DOLLARS
@@ -106,6 +107,7 @@ class SessionPage:
     title: str
     subtitle: str
     place: str
+    currency: str
     warnings: tuple[str, ...]
     claim: str
     tiles: tuple[Tile, ...]
@@ -139,6 +141,7 @@ def page_of(run: RunOnRecord, terms: ReportTerms) -> SessionPage:
         title=_title(run),
         subtitle=_subtitle(run),
         place=f"session {report.session_id} · run {report.run_number} · {report.mode}",
+        currency=run.currency,
         warnings=tuple(_warnings(run)),
         claim=_claim(run),
         tiles=tuple(_tiles(run, terms, trips)),
@@ -187,9 +190,9 @@ def money(amount: Decimal) -> str:
     return f"{amount:+,.2f}"
 
 
-def dollars(nusd: int, digits: int = 4) -> str:
-    """Return nano-dollars as dollars."""
-    return f"{Decimal(nusd) / NANO:,.{digits}f}"
+def dollars(nusd: int) -> str:
+    """Return nano-dollars as dollars, with six decimals as in the lists of `spend`."""
+    return f"{Decimal(nusd) / NANO:,.6f}"
 
 
 def moment(at: datetime | None) -> str:
@@ -223,9 +226,11 @@ def _subtitle(run: RunOnRecord) -> str:
 
 def _warnings(run: RunOnRecord) -> Iterator[str]:
     manifest, broken = run.manifest, run.log.of_run((run.report.session_id, run.report.run_number))
+    if manifest.digest is None:
+        yield "The run has not ended."
     for finding in broken:
         place = f"{finding.file.name}, line {finding.line}" if finding.line else finding.file.name
-        yield f"The record is {finding.verdict}. {place}: {finding.reason}. "
+        yield f"The record is {finding.verdict}. {place}: {finding.reason}."
     if broken or manifest.digest is None:
         last = run.points[-1].at if run.points else None
         yield f"The page shows the run up to {moment(last)} UTC, the last time with complete records."
@@ -343,11 +348,12 @@ def _latency(sent: Sequence[AttemptOnRecord]) -> str:
     if not ordered:
         return ABSENT
     places = [(percent, ordered[(len(ordered) - 1) * percent // 100]) for percent in QUANTILES]
-    return ", ".join(f"{value:,.0f} ms ({percent} %)" for percent, value in places)
+    (_, median), *others = [(percent, f"{value:,.0f} ms") for percent, value in places]
+    return ", ".join([f"median {median}", *(f"{percent} % within {value}" for percent, value in others)])
 
 
 def _trip(run: RunOnRecord, trip: RoundTrip) -> TripRow:
-    why = f"agentic-trading trace why {trip.fill_id[:PREFIX]} --store {run.folder.path}"
+    why = f"agentic-trading trace why {trip.fill_id[:PREFIX]} --store {quote(str(run.folder.path))}"
     return TripRow(
         symbol=trip.symbol,
         side=f"{'long' if trip.is_long else 'short'} {trip.quantity.normalize():f}",
@@ -384,7 +390,9 @@ def _record(run: RunOnRecord) -> Iterator[Row]:
         for symbol, found in run.bars_sha256.items():
             yield Row(f"bars of {symbol}", f"sha256:{found}", is_code=True)
     else:
-        yield Row("bars", f"{len(run.bars_sha256)} files. Their checksums are in `run.ended` of the log")
+        yield Row(
+            "bars", f"{len(run.bars_sha256)} files. Their checksums are in the record run.ended of the log"
+        )
     yield Row(
         "configuration",
         f"sha256:{manifest.config_sha256}" if manifest.config_sha256 else ABSENT,
@@ -399,7 +407,7 @@ def _record(run: RunOnRecord) -> Iterator[Row]:
 
 
 def _commands(run: RunOnRecord) -> Iterator[Row]:
-    folder, number = run.folder.path, run.report.run_number
+    folder, number = quote(str(run.folder.path)), run.report.run_number
     which = f" --run {number}" if number > 1 else ""
     incomplete = "" if run.manifest.digest else " --allow-incomplete"
     yield Row("The same decisions, offline", f"agentic-trading replay run {folder}{which}{incomplete}")

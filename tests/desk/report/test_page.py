@@ -154,7 +154,7 @@ def test_net_pnl_has_its_rate(faulty: RunOnRecord) -> None:
     page = view(faulty, rate=InferenceRate("USDT", Decimal("0.5")))
 
     assert cost > Decimal("0.1")
-    assert tiles(page)["cost of inference"] == (f"{cost:,.4f}", "USD")
+    assert tiles(page)["cost of inference"] == (f"{cost:,.6f}", "USD")
     net = f"{faulty.report.pnl - cost / 2:+,.2f}"
     assert tiles(page)["P&L net of inference"] == (net, "USDT, at 1 USD = 0.5 USDT")
     assert rows(page)["exchange rate"][0] == "1 USD = 0.5 USDT"
@@ -185,7 +185,7 @@ def test_recorded_answers_count_with_first_cost(faulty: RunOnRecord) -> None:
     first = tiles(view(faulty))
     assert again["P&L net of inference"] == first["P&L net of inference"]
     assert again["cost of inference"][0] == first["cost of inference"][0]
-    assert again["cost of inference"][1] == "USD, of the recorded calls. This run paid 0.0000"
+    assert again["cost of inference"][1] == "USD, of the recorded calls. This run paid 0.000000"
 
 
 def test_trips_show_inference_and_command(faulty: RunOnRecord) -> None:
@@ -196,7 +196,7 @@ def test_trips_show_inference_and_command(faulty: RunOnRecord) -> None:
         f"agentic-trading trace why {first.event_id[:8]} --store {faulty.folder.path}"
     )
     caused = sum(each.cost_nusd for each in faulty.attempts if each.trace_id == first.fill.trace_id)
-    assert page.trips[0].inference == f"{Decimal(caused) / 10**9:.4f}"
+    assert page.trips[0].inference == f"{Decimal(caused) / 10**9:.6f}"
     assert caused > 0
     assert [trip.closed for trip in page.trips].count("still open") == len(faulty.report.open_positions)
 
@@ -232,8 +232,9 @@ def test_run_without_bars_has_a_page(folder: Path, tmp_path: Path) -> None:
     assert (page.equity, page.prices, page.days) == ((), (), ())
     assert rows(page)["length"][0] == "0 bars"
     assert page.warnings[0].startswith("The record is cut off. interactions.jsonl, line 2: ")
+    assert page.warnings[0].endswith("lines behind this one are cut off.")
     assert page.warnings[1].startswith("The page shows the run up to - UTC")
-    assert "<h2>Equity</h2>" not in page_html(run)
+    assert "<h2>Equity, " not in page_html(run)
 
 
 def test_trials_deflate_the_sharpe_ratio(faulty: RunOnRecord) -> None:
@@ -295,7 +296,57 @@ def test_unfinished_run_has_other_commands(faulty: RunOnRecord) -> None:
 
     assert page.commands[0].text.endswith(" --run 2 --allow-incomplete")
     assert page.record[0].text == "none, because the run has not ended"
+    assert page.warnings[0] == "The run has not ended."
     assert page.warnings[-1] == "The run was interrupted. The page shows it up to its last closed bar."
+
+
+def test_commands_quote_their_folder(faulty: RunOnRecord) -> None:
+    page = view(replace(faulty, folder=SessionFolder(Path("a b;c"))))
+
+    assert page.trips[0].why.endswith(" --store 'a b;c'")
+    assert [command.text for command in page.commands] == [
+        "agentic-trading replay run 'a b;c'",
+        "agentic-trading audit verify 'a b;c'",
+    ]
+
+
+def test_cheap_calls_have_a_visible_cost(faulty: RunOnRecord) -> None:
+    attempts = [replace(each, first_cost_nusd=3_000) for each in faulty.attempts]
+
+    page = view(replace(faulty, attempts=attempts))
+
+    assert tiles(page)["cost of inference"][0] == f"{len(attempts) * Decimal('0.000003'):.6f}"
+    assert Decimal(page.trips[0].inference) >= Decimal("0.000003")
+
+
+def test_latency_names_its_quantiles(faulty: RunOnRecord) -> None:
+    attempts = [replace(each, sent=True, latency_ms=n) for n, each in enumerate(faulty.attempts[:21])]
+
+    facts = {fact.name: fact.text for fact in view(replace(faulty, attempts=attempts)).facts}
+
+    assert facts["latency"] == "median 10 ms, 95 % within 19 ms, 99 % within 19 ms"
+
+
+@pytest.mark.parametrize("name", ["recorded", "faults", "two symbols", "portfolio"])
+def test_money_has_its_currency(name: str, runs: dict[str, RunOnRecord]) -> None:
+    run = runs[name]
+
+    html = page_html(run)
+
+    for heading in ("Equity", "Price"):
+        assert f"<h2>{heading}, {run.currency}</h2>" in html
+    assert html.count(f'class="n">P&amp;L, {run.currency}</th>') >= 2
+    assert 'class="n">P&amp;L</th>' not in html
+    titles = re.findall(r"<title>(.*?)</title>", html)[1:]
+    assert titles
+    assert [
+        each for each in titles if ("fee " in each or "P&amp;L" in each) and run.currency not in each
+    ] == []
+
+
+@pytest.mark.parametrize("name", ["recorded", "faults", "two symbols", "portfolio"])
+def test_page_has_no_markdown(name: str, runs: dict[str, RunOnRecord]) -> None:
+    assert "`" not in page_html(replace(runs[name], currency="EUR"), ReportTerms())
 
 
 def test_undated_decisions_are_not_drawn(faulty: RunOnRecord) -> None:
