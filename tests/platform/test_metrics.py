@@ -56,7 +56,11 @@ def test_exhausted_counter_is_kept_before_fuller_ones() -> None:
 def test_counter_has_amounts_ratio_and_forecast() -> None:
     of = RefusedCounter("acme", ScopeKind.TENANT, "acme", Window.DAY, "nano-USD")
 
-    forecast: dict[str, Any] = {"nusd_per_hour": 4_000_000_000, "exhausted_at": NOW, "exhausted_unit": "nano-USD"}
+    forecast: dict[str, Any] = {
+        "nusd_per_hour": 4_000_000_000,
+        "exhausted_at": NOW,
+        "exhausted_unit": "nano-USD",
+    }
     found = samples(counter(**forecast), refused={of: 3})
 
     labels = ("acme", "tenant", "acme", "day")
