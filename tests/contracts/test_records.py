@@ -78,7 +78,7 @@ async def test_request_attempts_are_separated_by_occurrence(source: Source) -> N
 
 
 async def test_only_sent_attempts_at_a_request_are_found(source: Source) -> None:
-    attempts = [
+    attempts: list[Record] = [
         interaction(success=False, dispatched_at=None, cost_nusd=0),
         interaction(dispatched_at=NOW),
         interaction(served_from="recorded", dispatched_at=NOW, cost_nusd=0, first_cost_nusd=5),
@@ -86,7 +86,7 @@ async def test_only_sent_attempts_at_a_request_are_found(source: Source) -> None
     ]
 
     async with source(attempts) as records:
-        found = [one async for one in records.by_request(attempts[0].envelope.request_hash, 0)]
+        found = [one async for one in records.by_request(interaction().envelope.request_hash, 0)]
 
     assert found == [attempts[1], attempts[3]]
 

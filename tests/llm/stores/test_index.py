@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, closing
 from dataclasses import replace
 from datetime import timedelta
@@ -470,13 +470,18 @@ async def test_query_under_way_raises_when_its_reader_is_closed(tmp_path: Path) 
     await asyncio.to_thread(written, path)
     records = JsonlRecords(path)
 
-    # The first query waits for the check of its condition while the reader is closed.
-    failure, _ = await asyncio.gather(
-        records.count(RecordQuery(where="attempt > 0")), records.aclose(), return_exceptions=True
-    )
+    # The query waits for the check of its condition while the reader is closed.
+    async with asyncio.TaskGroup() as tasks:
+        query = tasks.create_task(_failure_of(records.count(RecordQuery(where="attempt > 0"))))
+        tasks.create_task(records.aclose())
 
-    assert isinstance(failure, StoreError)
-    assert "the index is closed" in str(failure)
+    assert "the index is closed" in query.result()
+
+
+async def _failure_of(query: Awaitable[object]) -> str:
+    with pytest.raises(StoreError) as e:
+        await query
+    return str(e.value)
 
 
 async def test_unreadable_log_raises_on_verify() -> None:
