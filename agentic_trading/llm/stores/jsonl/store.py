@@ -123,9 +123,13 @@ class JsonlRecords:
         )
         for start in range(0, len(places), _ATTEMPTS_AT_ONCE):
             batch = places[start : start + _ATTEMPTS_AT_ONCE]
-            for one in record_codec.interactions(await self._records_at(batch)):
-                if (one.envelope.request_hash, one.envelope.occurrence) == (request_hash, occurrence):
-                    yield one
+            found = record_codec.interactions(await self._records_at(batch))
+            for one in [
+                one
+                for one in found
+                if (one.envelope.request_hash, one.envelope.occurrence) == (request_hash, occurrence)
+            ]:
+                yield one
 
     async def recent(self, limit: int = 10, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return the newest attempts, newest first."""
