@@ -92,7 +92,7 @@ class PeriodRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NamedText:
     """A row of a table: a name and its text. `is_code` is set for digests and commands."""
 
     name: str
@@ -117,7 +117,7 @@ class SessionPage:
     prices: tuple[PriceChart, ...]
     plans: tuple[tuple[str, ...], ...]
     decisions: tuple[CountTable, ...]
-    facts: tuple[Row, ...]
+    facts: tuple[NamedText, ...]
     calls: tuple[CountTable, ...]
     trips: tuple[TripRow, ...]
     trips_note: str
@@ -125,8 +125,8 @@ class SessionPage:
     days: tuple[PeriodRow, ...]
     months: tuple[PeriodRow, ...]
     assumptions: tuple[AssumptionRow, ...]
-    record: tuple[Row, ...]
-    commands: tuple[Row, ...]
+    record: tuple[NamedText, ...]
+    commands: tuple[NamedText, ...]
 
 
 def page_of(run: RunOnRecord, terms: ReportTerms) -> SessionPage:
@@ -322,25 +322,25 @@ def _calls(run: RunOnRecord) -> Iterator[CountTable]:
     yield CountTable("Cost of inference, by workflow", tuple(bars), "warn")
 
 
-def _facts(run: RunOnRecord) -> Iterator[Row]:
+def _facts(run: RunOnRecord) -> Iterator[NamedText]:
     report, sent = run.report, [each for each in run.attempts if each.sent]
-    yield Row("attempts", f"{report.attempts:,}, of which {report.sent:,} were sent")
-    yield Row("tokens", f"{report.input_tokens:,} in, {report.output_tokens:,} out")
-    yield Row("latency", _latency(sent))
+    yield NamedText("attempts", f"{report.attempts:,}, of which {report.sent:,} were sent")
+    yield NamedText("tokens", f"{report.input_tokens:,} in, {report.output_tokens:,} out")
+    yield NamedText("latency", _latency(sent))
     fixed = sum(each.fixes > 0 for each in run.attempts)
-    yield Row(
+    yield NamedText(
         "answers repaired", f"{fixed:,}, with {pluralize(sum(e.fixes for e in run.attempts), 'change')}"
     )
-    yield Row(
+    yield NamedText(
         "in doubt", f"{pluralize(report.in_doubt, 'call')}, charged in full" if report.in_doubt else "0"
     )
     for kind, outcomes in report.injected.items():
         found = [f"{n:,} {FAULT_OUTCOMES.get(name, name)}" for name, n in outcomes.items()]
-        yield Row(f"injected {FAULT_NAMES.get(kind, words(kind))}", " · ".join(found) or "0")
+        yield NamedText(f"injected {FAULT_NAMES.get(kind, words(kind))}", " · ".join(found) or "0")
     orders = (
         f"{report.orders:,} sent, {pluralize(report.fills, 'fill')}, fees {report.fees:,.2f} {run.currency}"
     )
-    yield Row("orders", orders)
+    yield NamedText("orders", orders)
 
 
 def _latency(sent: Sequence[AttemptOnRecord]) -> str:
@@ -382,33 +382,33 @@ def _period(period: EquityPeriod) -> PeriodRow:
     return PeriodRow(period.name, f"{period.share:+.2%}", money(period.pnl), _tone(period.pnl))
 
 
-def _record(run: RunOnRecord) -> Iterator[Row]:
+def _record(run: RunOnRecord) -> Iterator[NamedText]:
     manifest = run.manifest
     digest = f"sha256:{manifest.digest}" if manifest.digest else "none, because the run has not ended"
-    yield Row("decision log", digest, is_code=True)
+    yield NamedText("decision log", digest, is_code=True)
     if len(run.bars_sha256) <= MOST_DIGESTS:
         for symbol, found in run.bars_sha256.items():
-            yield Row(f"bars of {symbol}", f"sha256:{found}", is_code=True)
+            yield NamedText(f"bars of {symbol}", f"sha256:{found}", is_code=True)
     else:
-        yield Row(
+        yield NamedText(
             "bars", f"{len(run.bars_sha256)} files. Their checksums are in the record run.ended of the log"
         )
-    yield Row(
+    yield NamedText(
         "configuration",
         f"sha256:{manifest.config_sha256}" if manifest.config_sha256 else ABSENT,
         is_code=True,
     )
-    yield Row(
+    yield NamedText(
         "log", f"{run.log.verdict}, {pluralize(run.log.lines, 'line')}, head {run.log.head}", is_code=True
     )
-    yield Row("package", f"agentic-trading {manifest.package}")
-    yield Row("seed", manifest.seed)
-    yield Row("faults injected", manifest.inject or "0")
+    yield NamedText("package", f"agentic-trading {manifest.package}")
+    yield NamedText("seed", manifest.seed)
+    yield NamedText("faults injected", manifest.inject or "0")
 
 
-def _commands(run: RunOnRecord) -> Iterator[Row]:
+def _commands(run: RunOnRecord) -> Iterator[NamedText]:
     folder, number = quote(str(run.folder.path)), run.report.run_number
     which = f" --run {number}" if number > 1 else ""
     incomplete = "" if run.manifest.digest else " --allow-incomplete"
-    yield Row("The same decisions, offline", f"agentic-trading replay run {folder}{which}{incomplete}")
-    yield Row("A check of the record", f"agentic-trading audit verify {folder}")
+    yield NamedText("The same decisions, offline", f"agentic-trading replay run {folder}{which}{incomplete}")
+    yield NamedText("A check of the record", f"agentic-trading audit verify {folder}")
