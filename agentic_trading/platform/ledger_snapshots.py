@@ -156,8 +156,13 @@ class LedgerRebuilds:
 
     @property
     def is_due(self) -> bool:
-        """Whether a segment was sealed since the last snapshot, and more bytes of other records than it took."""
-        return self._position.first != self._segment and self._bytes_since > self._snapshot_bytes
+        """Whether a segment was sealed since the last snapshot, and the snapshot is outgrown."""
+        return self._position.first != self._segment and self.is_outgrown
+
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether more bytes of other records were read since the last snapshot than it took."""
+        return self._bytes_since > self._snapshot_bytes
 
     def _read(self, line: ChainedRecord) -> None:
         record, raw = self._kept.pop(line.seq, (None, b""))
@@ -237,7 +242,10 @@ async def _follow(rebuilds: LedgerRebuilds, store: InteractionStore, stopping: a
             if rebuilds.is_due:
                 await rebuilds.record_in(store)
                 await rebuilds.index_lines()
-        await rebuilds.record_in(store)
+        await rebuilds.read_on()
+        # Otherwise a gateway that is opened for each call would write more snapshots than records.
+        if rebuilds.is_outgrown:
+            await rebuilds.record_in(store)
     except (StoreError, EventError) as e:
         log.warning("ledger_snapshot_missing", reason=str(e))
     finally:

@@ -408,3 +408,20 @@ async def test_snapshot_with_kept_records_equals_the_whole_log(tmp_path: Path) -
         assert restored.read_from == 40
         assert sum(entry.charged.nusd for entry in restored.by_tenant["default"].entries()) == 20 * 7
         assert sum(entry.charged.nusd for entry in await whole(store)) == 20 * 7
+
+
+async def test_closing_after_one_call_does_not_repeat_a_large_snapshot(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        found = await rebuilds(store)
+        async with snapshots_on_record(found, store):
+            for number in range(100):
+                await store.record(sent(f"open-{number}"))  # without an end, so that each is kept singly
+        first = await snapshot_lines(store)
+
+        again = await rebuilds(store)
+        async with snapshots_on_record(again, store):
+            await spend(store, "a")
+
+        assert len(first) == 1
+        assert await snapshot_lines(store) == first
+        assert (await rebuilds(store)).by_tenant["default"].entries() == await whole(store)
