@@ -1,10 +1,10 @@
 """A run read from its record has the figures of its report, also if it is not complete."""
 
-import asyncio
 import shutil
 import signal
 from decimal import Decimal
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -86,19 +86,17 @@ async def test_runs_of_one_folder_are_apart(tmp_path: Path) -> None:
 
 
 async def test_growing_run_is_read_to_complete_slice(tmp_path: Path) -> None:
-    grown = asyncio.Event()
+    folder, copied = tmp_path / "run", tmp_path / "copied"
 
-    def note(progress: RunProgress) -> None:
+    def copy(progress: RunProgress) -> None:
         if progress.bars_done == STOPPED_AFTER:
-            grown.set()
+            # The run waits for it, so that the copy is of one moment.
+            copying = Thread(target=shutil.copytree, args=(folder, copied))
+            copying.start()
+            copying.join()
 
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(run_session(options(tmp_path, **ONE, mode="paper"), on_progress=note))
-        await grown.wait()
-        growing = await read_run(tmp_path)
-        assert not task.done()
-        report = await task
-    whole = await read_run(tmp_path)
+    report = await run_session(options(folder, **ONE, mode="paper"), on_progress=copy)
+    growing, whole = await read_run(copied), await read_run(folder)
 
     assert growing.log.verdict == "cut off"
     assert growing.manifest.digest is None
