@@ -206,6 +206,7 @@ async def test_tenant_sees_its_facts_only(source: Source) -> None:
         assert await records.line(3, tenant="acme") is None
 
 
+@pytest.mark.timeout(60)  # a log with a segment for each record is written and read, among others
 async def test_facts_of_many_records_come_in_order(source: Source) -> None:
     async with source([event() for _ in range(1_003)]) as records:
         assert await seqs(records.select()) == [*range(1, 1_004)]

@@ -344,8 +344,9 @@ def test_memory_log_leaks_no_tenant_record(log: list[Record]) -> None:
     asyncio.run(check_that_nothing_leaks(memory, log, Path()))
 
 
+@pytest.mark.timeout(120)  # each example writes a file, and asks it a hundred questions
 @given(logs)
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_file_log_leaks_no_tenant_record(log: list[Record]) -> None:
     with TemporaryDirectory() as folder:
         asyncio.run(check_that_nothing_leaks(live_relaxed, log, Path(folder)))
