@@ -21,7 +21,7 @@ from agentic_trading.governance.limits import UNNAMED, ScopeKind
 from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook, charged_models, cost_of
 from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.llm.errors import UnknownModelError
-from agentic_trading.llm.facts import ANY, EVERYTHING, RecordQuery
+from agentic_trading.llm.facts import EVERYTHING, NAME_FIELDS, RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.log_line import IndexRow, index_row_of
 from agentic_trading.llm.models import Capabilities
@@ -79,9 +79,10 @@ async def spend_report(
 
     """
     if given := [name for name in _NOT_OF_SPEND if getattr(query, name)]:
+        names = [name for name in NAME_FIELDS if name not in _NOT_OF_SPEND]
         raise ValueError(
             f"costs cannot be selected by {', '.join(given)}."
-            f" Allowed fields: {', '.join((*_NAMES, 'since', 'until', 'trace_id'))}"
+            f" Allowed fields: {', '.join((*names, 'since', 'until', 'trace_id'))}"
         )
     sums: dict[tuple[str, ...], Spend] = {}
     found = await records.spend(*by, query=query, tenant=tenant)
@@ -115,7 +116,12 @@ def _corrections(unmatched: Iterable[Record], by: Sequence[SpendKey], query: Rec
         for reservation, attempts in book.attempts().items():
             of_reservation = rows[reservation]
             is_recorded = any(row.attempt for row in of_reservation)
-            selected = [row for row in of_reservation if _selects(query, row) and row.attempt >= is_recorded]
+            selected = [
+                row
+                for row in of_reservation
+                if query.selects(row, datetime.fromisoformat(row.time), row.trace_id)
+                and row.attempt >= is_recorded
+            ]
             if not selected:
                 continue
             known = [row for row in selected if row.attempt]
@@ -135,23 +141,7 @@ def _corrections(unmatched: Iterable[Record], by: Sequence[SpendKey], query: Rec
             )
 
 
-def _selects(query: RecordQuery, row: IndexRow) -> bool:
-    """Return whether a query selects an attempt, known by its own row or by that of its dispatch."""
-    time = datetime.fromisoformat(row.time)
-    return (
-        all(_is_among(getattr(query, name), getattr(row, name)) for name in _NAMES)
-        and (query.since is None or time >= query.since)
-        and (query.until is None or time < query.until)
-        and query.trace_id in {"", row.trace_id}
-    )
-
-
 _NOT_OF_SPEND = ("kind", "verdict", "after", "where")
-_NAMES = ("tenant", "agent", "workflow", "provider", "model", "subject", "failure")
-
-
-def _is_among(names: Sequence[str], name: str) -> bool:
-    return not names or name in names or (ANY in names and name != "")
 
 
 def reservation_of(record: Record) -> str | None:

@@ -154,7 +154,7 @@ def _follow(reader: RecordReader, view: RecordView) -> None:
     limit, ends = _limit(view), {}
     if limit is not None:
         ends = reader.ends()
-        # What was written since then is printed below.
+        # Later records are printed below.
         put([fact for fact in _selected(reader, view, limit) if fact.seq <= ends[fact.log]])
     for fact in _with_text(reader, view, reader.follow(view.query, ends=ends, cause=view.cause)):
         put([fact])

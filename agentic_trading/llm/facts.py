@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 FactKey = Literal[
     "day",
@@ -17,6 +17,12 @@ FactKey = Literal[
     "failure",
 ]
 """A key of `Records.sums`. `day` is the UTC day of the record's time."""
+
+NameField = Literal[
+    "kind", "tenant", "agent", "workflow", "provider", "model", "subject", "verdict", "failure"
+]
+NAME_FIELDS: Final[tuple[NameField, ...]] = get_args(NameField)
+"""The fields of a `RecordQuery` that list names."""
 
 ANY: Final = "*"
 """In a filter of a `RecordQuery`: any value but the empty one."""
@@ -98,6 +104,19 @@ class RecordQuery:
     trace_id: str = ""
     after: int = 0
     where: str = ""
+
+    def selects(self, names: object, time: datetime, trace_id: str) -> bool:
+        """Return whether a record meets all fields but `after` and `where`. `names` has its named facts."""
+        return (
+            all(_has_one_of(getattr(names, field), getattr(self, field)) for field in NAME_FIELDS)
+            and (self.since is None or time >= self.since)
+            and (self.until is None or time < self.until)
+            and self.trace_id in {"", trace_id}
+        )
+
+
+def _has_one_of(value: str, allowed: tuple[str, ...]) -> bool:
+    return not allowed or value in allowed or (bool(value) and ANY in allowed)
 
 
 EVERYTHING: Final = RecordQuery()

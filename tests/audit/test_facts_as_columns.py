@@ -6,10 +6,11 @@ import pytest
 
 from agentic_trading.audit.columns import row_of
 from agentic_trading.llm.errors import FailureKind, FailureReason
+from agentic_trading.llm.facts import NAME_FIELDS
 from agentic_trading.llm.log_line import index_row_of
 from agentic_trading.llm.store import ChainHead, Record
 from agentic_trading.llm.stores.record_codec import write_line
-from agentic_trading.llm.stores.record_facts import NAME_FIELDS, fact_of
+from agentic_trading.llm.stores.record_facts import fact_of
 from tests.build import event, interaction
 
 TIMEOUT = FailureReason(category=FailureKind.TIMEOUT, description="Too slow.", recoverable=True)

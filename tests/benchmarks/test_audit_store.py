@@ -49,8 +49,11 @@ def test_log_of_another_size_is_refused(tmp_path: Path) -> None:
 
 
 def test_generated_records_are_those_of_the_package() -> None:
-    for made in islice(Records(300), 300):
-        check(made.raw)
+    records = [made.raw for made in islice(Records(300), 300)]
+
+    assert len(records) == 300
+    for raw in records:
+        check(raw)
 
 
 @pytest.mark.parametrize(

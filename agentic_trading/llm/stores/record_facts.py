@@ -6,16 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from math import ceil, floor, log2
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
-from agentic_trading.llm.facts import ANY, Fact, FactKey, Latency, RecordQuery
+from agentic_trading.llm.facts import NAME_FIELDS, Fact, FactKey, Latency, RecordQuery
 from agentic_trading.llm.log_line import IndexRow
-
-NameField = Literal[
-    "kind", "tenant", "agent", "workflow", "provider", "model", "subject", "verdict", "failure"
-]
-NAME_FIELDS: Final[tuple[NameField, ...]] = get_args(NameField)
-"""The fields of a `RecordQuery` that list names."""
 
 # Within four years of this time, a number of microseconds takes six bytes in an index.
 _EPOCH: Final = datetime(2028, 1, 1, tzinfo=UTC)
@@ -66,17 +60,7 @@ def fact_of(seq: int, row: IndexRow) -> Fact:
 
 def is_selected(fact: Fact, trace_id: str, query: RecordQuery) -> bool:
     """Return whether a query selects a record. Its `where` is left out."""
-    return (
-        all(_has_one_of(getattr(fact, field), getattr(query, field)) for field in NAME_FIELDS)
-        and (query.since is None or fact.time >= query.since)
-        and (query.until is None or fact.time < query.until)
-        and query.trace_id in {"", trace_id}
-        and fact.seq > query.after
-    )
-
-
-def _has_one_of(value: str, allowed: tuple[str, ...]) -> bool:
-    return not allowed or value in allowed or (bool(value) and ANY in allowed)
+    return query.selects(fact, fact.time, trace_id) and fact.seq > query.after
 
 
 def check_fact_keys(by: Sequence[FactKey]) -> tuple[FactKey, ...]:

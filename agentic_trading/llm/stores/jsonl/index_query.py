@@ -9,13 +9,13 @@ from typing import Final
 
 from agentic_trading.llm import facts as fact_api
 from agentic_trading.llm.event import ArchiveStarted
-from agentic_trading.llm.facts import ANY, EVERYTHING, Fact, RecordQuery
+from agentic_trading.llm.facts import ANY, EVERYTHING, NAME_FIELDS, Fact, RecordQuery
 from agentic_trading.llm.log_line import DISPATCHED, IndexRow
 from agentic_trading.llm.store import LATEST_RUNS, IdKind, Spend, SpendKey, TraceSummary
 from agentic_trading.llm.stores import condition, record_codec, record_facts
 from agentic_trading.llm.stores.jsonl import index_rows
 from agentic_trading.llm.stores.jsonl.index_rows import IN_DOUBT, RECORDED, RUN, SENT, SUCCESS, Names
-from agentic_trading.llm.stores.record_facts import MICROSECONDS_A_DAY, NAME_FIELDS
+from agentic_trading.llm.stores.record_facts import MICROSECONDS_A_DAY
 
 Place = tuple[int, int, int]
 """The number of a line, its offset and its length."""
