@@ -2,11 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, time
 from functools import reduce
 from pathlib import Path
 from typing import Literal, Protocol, get_args
+
+from msgspec.structs import replace
 
 from agentic_trading.governance.admission import reservation_id_of
 from agentic_trading.governance.events import (

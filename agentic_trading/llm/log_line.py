@@ -1,16 +1,18 @@
 """A line of the log: its place in the chain, and the facts of its record."""
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, Final, TypeVar
 
+import msgspec
 import orjson
 
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.interaction import reservation_id
 from agentic_trading.llm.store import ChainedRecord, ChainHead
+
+T = TypeVar("T")
 
 CHAIN_TAG = b"agentic/log/v1\0"
 _TAIL = re.compile(rb',"seq":([1-9][0-9]{0,18}),"prev":"([0-9a-f]{64})","hash":"([0-9a-f]{64})"\}')
@@ -73,9 +75,82 @@ DISPATCHED = "attempt.dispatched"
 """The kind of the event before each attempt that is sent."""
 
 
-# Not frozen: a frozen one takes four times as long to make, and an index makes one for every line.
-@dataclass(slots=True)
-class IndexRow:
+_Int = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # the integers of SQLite
+
+
+# Only the members that make facts: the others, most of the bytes of a line, are not read into objects.
+class _Envelope(msgspec.Struct, gc=False):
+    envelope_id: str
+    trace_id: str
+    causation_id: str
+    tenant_id: str
+    subject: str
+    request_hash: str
+    occurrence: _Int
+    agent_id: str
+    workflow: str
+    model: str
+    idempotency_key: str
+
+
+class _Result(msgspec.Struct):
+    attempt_number: _Int
+    provider: str
+    model: str | None
+    success: bool
+    input_tokens: _Int
+    cache_read_tokens: _Int
+    cache_write_5m_tokens: _Int
+    cache_write_1h_tokens: _Int
+    output_tokens: _Int
+    cost_nusd: _Int
+    served_from: str | None = None
+    dispatched_at: str | None = None
+    in_doubt: bool | None = None
+    reservation_id: str | None = None
+    bill_nusd: _Int | None = None
+    failure: Any = None
+    latency_ms: float | None = None
+
+
+class _Interaction(msgspec.Struct):
+    interaction_id: str
+    envelope: _Envelope
+    result: _Result
+    stored_at: str
+
+
+class _Body(msgspec.Struct):
+    subject: Any = None
+    symbol: Any = None
+    reservation_id: Any = None
+    verdict: Any = None
+    reason: Any = None
+
+
+class _Kind(msgspec.Struct):
+    interaction_id: Any = msgspec.UNSET
+
+
+class _Event(msgspec.Struct):
+    id: str
+    kind: str
+    trace_id: str
+    causation_id: str
+    tenant_id: str
+    time: str
+    body: _Body
+
+
+_KIND: Final = msgspec.json.Decoder(_Kind)
+_AN_INTERACTION: Final = msgspec.json.Decoder(_Interaction)
+_AN_EVENT: Final = msgspec.json.Decoder(_Event)
+# As we write it: the order of members is not part of the format.
+_INTERACTION_BEGINS: Final = b'{"interaction_id":'
+
+
+# A struct, because an index makes one for every line: a dataclass takes three times as long to make.
+class IndexRow(msgspec.Struct, frozen=True, gc=False):
     """The facts of one record. For an event, the fields of interactions are empty.
 
     Attributes:
@@ -124,66 +199,85 @@ class IndexRow:
     latency_ms: float = 0.0
 
 
+def is_interaction(raw: bytes) -> bool:
+    """Return whether the bytes of a record are those of an interaction: it has an `interaction_id`.
+
+    Raises:
+        ValueError: If the bytes are not a JSON object.
+
+    """
+    return raw.startswith(_INTERACTION_BEGINS) or _read(_KIND, raw).interaction_id is not msgspec.UNSET
+
+
 def index_row_of(raw: bytes) -> IndexRow:
     """Return the facts of a record from its bytes.
 
     Raises:
-        ValueError: If the bytes are not JSON, or the time is not one with a zone.
-        LookupError: If a member of a record is missing.
-        TypeError: If the body of an event is not an object.
+        ValueError: If the bytes are not JSON, if a member of a record is missing or has another type, or if the
+            time has no zone.
 
     """
-    fields = orjson.loads(raw)
-    row = _facts_of_interaction(fields) if "interaction_id" in fields else _facts_of_event(fields)
+    row = (
+        _facts_of_interaction(_read(_AN_INTERACTION, raw))
+        if is_interaction(raw)
+        else _facts_of_event(_read(_AN_EVENT, raw))
+    )
     # Checked here, because a time that an index cannot read would break all queries of the log.
     if datetime.fromisoformat(row.time).tzinfo is None:
         raise ValueError(f"the time {row.time!r:.40} has no zone")
     return row
 
 
-def _facts_of_interaction(fields: dict[str, Any]) -> IndexRow:
-    envelope, result = fields["envelope"], fields["result"]
-    is_recorded = result.get("served_from") == "recorded"
-    is_sent = not is_recorded and bool(result.get("dispatched_at") or result["cost_nusd"])
+def _read(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
+    try:
+        return decoder.decode(raw)
+    except RecursionError as e:
+        raise ValueError("it is nested too deeply") from e
+
+
+def _facts_of_interaction(read: _Interaction) -> IndexRow:
+    envelope, result = read.envelope, read.result
+    is_recorded = result.served_from == "recorded"
+    is_sent = not is_recorded and bool(result.dispatched_at or result.cost_nusd)
     return IndexRow(
-        id=fields["interaction_id"],
+        id=read.interaction_id,
         kind=INTERACTION,
-        trace_id=envelope["trace_id"],
-        causation_id=envelope["causation_id"],
-        tenant=envelope["tenant_id"],
-        time=fields["stored_at"],
-        day=fields["stored_at"][:10],
-        subject=envelope["subject"],
-        envelope_id=envelope["envelope_id"],
-        request_hash=envelope["request_hash"],
-        occurrence=envelope["occurrence"],
-        attempt=result["attempt_number"],
-        agent=envelope["agent_id"],
-        workflow=envelope["workflow"],
-        provider=result["provider"],
-        model=result["model"] or envelope["model"],
-        success=result["success"],
+        trace_id=envelope.trace_id,
+        causation_id=envelope.causation_id,
+        tenant=envelope.tenant_id,
+        time=read.stored_at,
+        day=read.stored_at[:10],
+        subject=envelope.subject,
+        envelope_id=envelope.envelope_id,
+        request_hash=envelope.request_hash,
+        occurrence=envelope.occurrence,
+        attempt=result.attempt_number,
+        agent=envelope.agent_id,
+        workflow=envelope.workflow,
+        provider=result.provider,
+        model=result.model or envelope.model,
+        success=result.success,
         input_tokens=(
-            result["input_tokens"]
-            + result["cache_read_tokens"]
-            + result["cache_write_5m_tokens"]
-            + result["cache_write_1h_tokens"]
+            result.input_tokens
+            + result.cache_read_tokens
+            + result.cache_write_5m_tokens
+            + result.cache_write_1h_tokens
         ),
-        output_tokens=result["output_tokens"],
-        cost_nusd=result["cost_nusd"],
+        output_tokens=result.output_tokens,
+        cost_nusd=result.cost_nusd,
         sent=is_sent,
-        in_doubt=is_sent and bool(result.get("in_doubt")),
+        in_doubt=is_sent and bool(result.in_doubt),
         recorded=is_recorded,
         reservation=_reservation_of(envelope, result) if is_sent else None,
-        billed_nusd=result.get("bill_nusd") or 0,
-        failure=_category_of(result.get("failure")),
-        latency_ms=float(result.get("latency_ms") or 0),
+        billed_nusd=result.bill_nusd or 0,
+        failure=_category_of(result.failure),
+        latency_ms=result.latency_ms or 0.0,
     )
 
 
-def _reservation_of(envelope: dict[str, Any], result: dict[str, Any]) -> int:
-    made = (envelope["tenant_id"], envelope["idempotency_key"], result["attempt_number"])
-    return _number_of(result.get("reservation_id") or reservation_id(*made))
+def _reservation_of(envelope: _Envelope, result: _Result) -> int:
+    made = (envelope.tenant_id, envelope.idempotency_key, result.attempt_number)
+    return _number_of(result.reservation_id or reservation_id(*made))
 
 
 def _number_of(reservation: str) -> int:
@@ -194,24 +288,22 @@ def _number_of(reservation: str) -> int:
     return int(sha256_hex(reservation.encode("utf-8", "surrogatepass"))[:15], 16)
 
 
-def _facts_of_event(fields: dict[str, Any]) -> IndexRow:
-    body = fields["body"]
-    if not isinstance(body, dict):
-        raise TypeError(f"the body of event {fields['id']!r:.100} is no object")
-    subject = body.get("subject") or body.get("symbol")
-    reservation = body.get("reservation_id")
+def _facts_of_event(event: _Event) -> IndexRow:
+    body = event.body
+    subject = body.subject or body.symbol
+    reservation = body.reservation_id
     return IndexRow(
-        id=fields["id"],
-        kind=fields["kind"],
-        trace_id=fields["trace_id"],
-        causation_id=fields["causation_id"],
-        tenant=fields["tenant_id"],
-        time=fields["time"],
-        day=fields["time"][:10],
+        id=event.id,
+        kind=event.kind,
+        trace_id=event.trace_id,
+        causation_id=event.causation_id,
+        tenant=event.tenant_id,
+        time=event.time,
+        day=event.time[:10],
         subject=subject if isinstance(subject, str) else "",
         reservation=_number_of(reservation) if isinstance(reservation, str) else None,
-        verdict=_name_of(body.get("verdict")),
-        failure=_category_of(body.get("reason")),
+        verdict=_name_of(body.verdict),
+        failure=_category_of(body.reason),
     )
 
 

@@ -16,9 +16,7 @@ from agentic_trading.llm.errors import RecordConflictError, RecordError
 from agentic_trading.llm.event import ArchiveStarted, Event, RunEnded, RunStarted, check_event
 from agentic_trading.llm.facts import Fact
 from agentic_trading.llm.interaction import LLMInteraction, interaction_id
-from agentic_trading.llm.log_line import CHAIN_TAG
-
-_INTERACTION_BEGINS = b'{"interaction_id":'  # as we write it: the order of members is not part of the format
+from agentic_trading.llm.log_line import CHAIN_TAG, is_interaction
 
 
 def record_of(raw: bytes) -> store_api.Record:
@@ -28,7 +26,7 @@ def record_of(raw: bytes) -> store_api.Record:
         ValueError: If the bytes are not a record.
 
     """
-    if raw.startswith(_INTERACTION_BEGINS) or "interaction_id" in orjson.loads(raw):
+    if is_interaction(raw):
         return LLMInteraction.from_wire(raw)
     return Event.from_wire(raw)
 

@@ -4,11 +4,11 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, closing
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agentic_trading.llm import JsonFileInteractionStore, StoreError
 from agentic_trading.llm.errors import FailureKind, FailureReason

@@ -122,6 +122,26 @@ def test_event_facts_keep_only_text_subject() -> None:
     assert (index_row_of(named.wire).kind, index_row_of(named.wire).attempt) == ("bar.closed", 0)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (b'"input_tokens":10', b'"input_tokens":9223372036854775808', "input_tokens"),
+        (b'"input_tokens":10', b'"input_tokens":"10"', "input_tokens"),
+        (b'"workflow":', b'"workflows":', "workflow"),
+        (b'"context":{', b'"context":{"deep":' + b"[" * 100_000 + b"]" * 100_000 + b",", "nested too deeply"),
+        (b'"tenant_id":', b'"tenant_id":1,"ignored":', "tenant_id"),
+        (b'"interaction_id":"', b'"interaction_id":null,"ignored":"', "interaction_id"),
+    ],
+    ids=["too large", "text for a number", "missing", "nested", "number for a text", "null for an id"],
+)
+def test_facts_that_no_index_can_hold_are_refused(before: bytes, after: bytes, reason: str) -> None:
+    raw = interaction(input_tokens=10).wire
+    assert before in raw
+
+    with pytest.raises(ValueError, match=reason):
+        index_row_of(raw.replace(before, after, 1))
+
+
 def test_event_with_interaction_id_is_refused() -> None:
     odd = Event.from_wire(event().wire[:-1] + b',"interaction_id":"x"}')
 

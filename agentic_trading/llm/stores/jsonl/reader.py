@@ -225,7 +225,7 @@ class LogReader:
         """Return the facts of the record of a line. Raises `StoreError` if it is unknown."""
         try:
             return index_row_of(line.line)  # not of `record`, which is a copy: the rest are no facts
-        except (ValueError, LookupError, TypeError) as e:
+        except ValueError as e:
             raise self._unknown(line, e) from e
 
     def verify(self, written: LogPosition | None = None) -> Verification:
