@@ -1,6 +1,7 @@
 """Select, count and read the records of logs, with blocking calls for scripts and notebooks."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
@@ -280,11 +281,26 @@ class RecordReader(AbstractContextManager["RecordReader"]):
 
     def read(self, fact: LoggedFact) -> Record:
         """Return the record of a fact. Raises `StoreError` if it cannot be read."""
-        return self._logs[fact.log].entry(self._line(fact)).record
+        [line] = self._lines([fact])
+        return self._logs[fact.log].entry(line).record
 
-    def line(self, fact: LoggedFact) -> bytes:
-        """Return the line of a fact, without its newline. Raises `StoreError` if it cannot be read."""
-        return self._line(fact).line
+    def lines(
+        self, facts: Iterable[LoggedFact], *, at_once: int = _AT_ONCE
+    ) -> Iterator[tuple[LoggedFact, bytes]]:
+        """Yield facts with their lines, without newlines.
+
+        Args:
+            facts: The facts. Each batch of them is read before its lines.
+            at_once: The lines of a batch.
+
+        Raises:
+            StoreError: If a line cannot be read.
+
+        """
+        rest = iter(facts)
+        while batch := list(islice(rest, at_once)):
+            for fact, line in zip(batch, self._lines(batch), strict=True):
+                yield fact, line.line
 
     def find(self, record_id: str) -> Record | None:
         """Return the record with this id, or None. Of an envelope, it is the last attempt.
@@ -395,11 +411,20 @@ class RecordReader(AbstractContextManager["RecordReader"]):
                 self._wait(facts.aclose())
             raise
 
-    def _line(self, fact: LoggedFact) -> ChainedRecord:
-        line = self._wait(self._logs[fact.log].line(fact.seq, tenant=self._tenant))
-        if line is None:
-            raise StoreError(fact.log, "it is not there. Verify the log", line=fact.seq)
-        return line
+    def _lines(self, facts: Sequence[LoggedFact]) -> list[ChainedRecord]:
+        """Return the lines of facts, in their order."""
+        seqs = defaultdict[Path, list[int]](list)
+        for fact in facts:
+            seqs[fact.log].append(fact.seq)
+        found = {
+            (log, line.seq): line
+            for log, wanted in seqs.items()
+            for line in self._wait(self._logs[log].lines(wanted, tenant=self._tenant))
+        }
+        for fact in facts:
+            if (fact.log, fact.seq) not in found:
+                raise StoreError(fact.log, "it is not there. Verify the log", line=fact.seq)
+        return [found[fact.log, fact.seq] for fact in facts]
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         if self._closed.is_set():

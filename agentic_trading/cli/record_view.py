@@ -156,7 +156,8 @@ def _follow(reader: RecordReader, view: RecordView) -> None:
         ends = reader.ends()
         # Later records are printed below.
         put([fact for fact in _selected(reader, view, limit) if fact.seq <= ends[fact.log]])
-    for fact in _with_text(reader, view, reader.follow(view.query, ends=ends, cause=view.cause)):
+    followed = reader.follow(view.query, ends=ends, cause=view.cause)
+    for fact in _with_text(reader, view, followed, at_once=1):
         put([fact])
 
 
@@ -204,15 +205,17 @@ def _selected(reader: RecordReader, view: RecordView, limit: int | None) -> Iter
     return kept if view.newest_first else reversed(kept)
 
 
-def _with_text(reader: RecordReader, view: RecordView, facts: Iterator[LoggedFact]) -> Iterator[LoggedFact]:
+def _with_text(
+    reader: RecordReader, view: RecordView, facts: Iterator[LoggedFact], *, at_once: int = _AT_ONCE
+) -> Iterator[LoggedFact]:
     """Yield the facts of records with the text of the view, as it is or as a JSON string."""
     if not view.text:
         yield from facts
         return
     quoted = json.dumps(view.text, ensure_ascii=False)[1:-1]
     wanted = {text.encode("utf-8", "surrogateescape") for text in (view.text, quoted)}
-    for fact in facts:
-        record = read_line(reader.line(fact)).record
+    for fact, line in reader.lines(facts, at_once=at_once):
+        record = read_line(line).record
         if any(text in record for text in wanted):
             yield fact
 
@@ -263,7 +266,7 @@ def _printer(reader: RecordReader, view: RecordView) -> Printer:
     """Return a function that prints facts. It may be called repeatedly."""
     match view.form:
         case "raw":
-            return lambda facts: _print_raw(reader.line(fact) for fact in facts)
+            return lambda facts: _print_raw(line for _, line in reader.lines(facts))
         case "json":
             return lambda facts: _print_json(_members(fact) for fact in facts)
         case "csv":

@@ -405,8 +405,8 @@ class Records(Protocol):
         """
         ...
 
-    async def line(self, seq: int, *, tenant: str | None = None) -> ChainedRecord | None:
-        """Return the line with this number, or None."""
+    async def lines(self, seqs: Sequence[int], *, tenant: str | None = None) -> list[ChainedRecord]:
+        """Return the lines with these numbers, in the log's order. Missing lines are left out."""
         ...
 
     async def unmatched(self, *, tenant: str | None = None) -> list[Record]:

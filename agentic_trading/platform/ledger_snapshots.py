@@ -182,8 +182,7 @@ class LedgerRebuilds:
         is_of_same_time = (part.mode in SIMULATED) == (self._mode in SIMULATED) and part.zone == self._zone
         if not is_of_same_time:
             return False
-        line = await self._records.line(part.line)
-        return line is not None and line.hash == part.head
+        return any(line.hash == part.head for line in await self._records.lines([part.line]))
 
     async def _newest(self) -> dict[str, list[LedgerCheckpointed]]:
         """Return the parts of the newest whole snapshot of each tenant, in order."""
@@ -207,8 +206,8 @@ class LedgerRebuilds:
         return found
 
     async def _body(self, seq: int) -> LedgerCheckpointed | None:
-        line = await self._records.line(seq)
-        record = None if line is None else self._records.entry(line).record
+        [line] = await self._records.lines([seq])
+        record = self._records.entry(line).record
         body = KINDS.must(record) if isinstance(record, Event) else None
         return body if isinstance(body, LedgerCheckpointed) else None
 

@@ -113,7 +113,8 @@ def test_wrong_condition_is_refused(reader: RecordReader) -> None:
 def test_fact_leads_to_its_record_and_its_line(log: Path, reader: RecordReader) -> None:
     facts = list(reader.select())
 
-    assert [reader.line(fact) + b"\n" for fact in facts] == lines_of(log)
+    assert [line + b"\n" for _, line in reader.lines(facts)] == lines_of(log)
+    assert [fact for fact, _ in reader.lines(reversed(facts), at_once=4)] == facts[::-1]
     read = [reader.read(fact) for fact in facts]
     assert [type(record) for record in read] == [
         Event,
@@ -134,7 +135,7 @@ def test_unknown_line_is_an_error(log: Path, reader: RecordReader) -> None:
     with RecordReader([log.parent / "other.jsonl"]) as other:
         gone = replace(fact, log=other.logs[0])
         with pytest.raises(StoreError, match=r"other\.jsonl:6: it is not there"):
-            other.line(gone)
+            list(other.lines([gone]))
 
 
 def test_more_records_than_a_batch_are_selected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +207,7 @@ def test_records_of_several_logs_are_by_time(tmp_path: Path) -> None:
             ("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3), ("b", 3),
         ]  # fmt: skip
         assert [fact.seq for fact in facts if fact.log.parent.name == "b"] == list(range(1, 10))
-        assert [read_line(reader.line(fact)).seq for fact in facts] == [fact.seq for fact in facts]
+        assert [read_line(line).seq for _, line in reader.lines(facts)] == [fact.seq for fact in facts]
         newest = list(reader.select(newest_first=True, limit=3))
         assert [fact.time for fact in newest] == sorted((fact.time for fact in facts), reverse=True)[:3]
 
@@ -358,7 +359,7 @@ def test_closed_reader_is_an_error(reader: RecordReader) -> None:
     reader.close()
 
     with pytest.raises(StoreError, match="its reader is closed"):
-        reader.line(fact)
+        reader.read(fact)
     with pytest.raises(StoreError, match="its reader is closed"):
         reader.count()
 

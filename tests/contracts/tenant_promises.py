@@ -168,7 +168,7 @@ QUERIES: tuple[RecordQuery, ...] = (
 
 async def answers_by_facts(records: Records, lines: int, *, tenant: str | None) -> list[Any]:
     """Return all that a tenant can ask by facts, without the numbers of lines."""
-    kept = [await records.line(seq, tenant=tenant) for seq in range(-1, lines + 2)]
+    kept = await records.lines(range(-1, lines + 2), tenant=tenant)
     effects = [
         [fact async for fact in records.caused_by(cause, effect, tenant=tenant)]
         for cause in QUERIES
@@ -181,7 +181,7 @@ async def answers_by_facts(records: Records, lines: int, *, tenant: str | None) 
     ]
     return [
         [[replace(fact, seq=0) for fact in facts] for facts in (*selected, *newest, *effects)],
-        [line.record for line in kept if line],
+        [line.record for line in kept],
         [await records.count(query, tenant=tenant) for query in QUERIES],
         [await records.sums(*by, query=query, tenant=tenant) for query in QUERIES for by in SUMS],
         [await records.latencies(query, tenant=tenant) for query in QUERIES],

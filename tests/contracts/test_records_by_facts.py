@@ -203,7 +203,7 @@ async def test_tenant_sees_its_facts_only(source: Source) -> None:
             records.select(RecordQuery(where="(SELECT count(*) FROM facts) = 2"), tenant="acme")
         ) == [4, 5]
         assert await records.count(tenant="nobody") == 0
-        assert await records.line(3, tenant="acme") is None
+        assert [line.seq for line in await records.lines([3, 4], tenant="acme")] == [4]
 
 
 @pytest.mark.timeout(60)  # a log with a segment for each record is written and read, among others
@@ -358,16 +358,14 @@ async def test_effects_follow_from_a_cause_within_its_chain(source: Source) -> N
         assert await seqs(records.caused_by(RecordQuery(model=("m",)), tenant="acme")) == []
 
 
-async def test_line_is_the_one_of_the_log(source: Source) -> None:
+async def test_lines_are_those_of_the_log(source: Source) -> None:
     told = event()
 
     async with source([event(), told]) as records:
-        line = await records.line(2)
-        assert line is not None
+        [line] = await records.lines([2])
         assert (line.seq, line.record, read_line(line.line)) == (2, told.wire, line)
-        assert await records.line(0) is None
-        assert await records.line(3) is None
-        assert await records.line(-1) is None
+        assert [line.seq for line in await records.lines([3, 2, -1, 0, 1, 2])] == [1, 2]
+        assert await records.lines([]) == []
 
 
 UUIDS = ("12345678-1234-7234-8000-000000000001", "12345678-1234-7234-8000-000000000002")
@@ -481,7 +479,7 @@ async def test_empty_log_has_no_facts(opens: Opens, tmp_path: Path) -> None:
         assert await seqs(records.caused_by(EVERYTHING)) == []
         assert await records.count(RecordQuery(where="cost_nusd > 0")) == 0
         assert await records.sums("agent") == await records.latencies() == []
-        assert await records.line(1) is None
+        assert await records.lines([1]) == []
 
 
 async def test_half_a_character_is_in_no_id(source: Source) -> None:

@@ -203,8 +203,8 @@ class FollowsCausesOfEverybody(MemoryRecords):
 class ReadsLinesOfEverybody(MemoryRecords):
     """Give any line."""
 
-    async def line(self, seq: int, *, tenant: str | None = None) -> ChainedRecord | None:
-        return await super().line(seq)
+    async def lines(self, seqs: Sequence[int], *, tenant: str | None = None) -> list[ChainedRecord]:
+        return await super().lines(seqs)
 
 
 class SumsNothingToZero(MemoryRecords):

@@ -314,11 +314,11 @@ class MemoryRecords:
             if place in found:
                 yield self._fact(place)
 
-    async def line(self, seq: int, *, tenant: str | None = None) -> store_api.ChainedRecord | None:
-        """Return the line with this number, or None."""
+    async def lines(self, seqs: Sequence[int], *, tenant: str | None = None) -> list[store_api.ChainedRecord]:
+        """Return the lines with these numbers, in the log's order. Missing lines are left out."""
         self._catch_up()
-        places = self._of(tenant, [seq - 1] if 0 < seq <= len(self._facts) else [])
-        return next((read_line(self._lines[place]) for place in places), None)
+        places = sorted({seq - 1 for seq in seqs if 0 < seq <= len(self._facts)})
+        return [read_line(self._lines[place]) for place in self._of(tenant, places)]
 
     async def unmatched(self, *, tenant: str | None = None) -> list[store_api.Record]:
         """Return the records of reservations without exactly one dispatch and one attempt."""

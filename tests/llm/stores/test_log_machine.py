@@ -189,10 +189,9 @@ class LogMachine(RuleBasedStateMachine):
         assert sum(one.attempts for one in timed) == sum(
             isinstance(self.kept[seq - 1], LLMInteraction) for seq in seen
         )
-        for seq in [*seen[:1], *seen[-1:]]:
-            line = self.runner.run(records.line(seq, tenant=tenant))
-            assert line is not None
-            assert line.record == self.kept[seq - 1].wire
+        ends = sorted({*seen[:1], *seen[-1:]})
+        lines = self.runner.run(records.lines(ends, tenant=tenant))
+        assert [line.record for line in lines] == [self.kept[seq - 1].wire for seq in ends]
 
     @precondition(lambda self: self.kept)
     @rule(data=st.data())

@@ -219,15 +219,10 @@ class JsonlRecords:
             async for fact in facts:
                 yield fact
 
-    async def line(self, seq: int, *, tenant: str | None = None) -> store_api.ChainedRecord | None:
-        """Return the line with this number, or None."""
-        found = await self._query(
-            lambda queries: [
-                *self._lines(line_places(queries.db, queries.places(f"seq = {int(seq)}", tenant=tenant)))
-            ],
-            nothing=list[store_api.ChainedRecord](),
-        )
-        return found[0] if found else None
+    async def lines(self, seqs: Sequence[int], *, tenant: str | None = None) -> list[store_api.ChainedRecord]:
+        """Return the lines with these numbers, in the log's order. Missing lines are left out."""
+        read = partial(self._lines_of, seqs=seqs, tenant=tenant)
+        return await self._query(read, nothing=list[store_api.ChainedRecord]())
 
     async def unmatched(self, *, tenant: str | None = None) -> list[store_api.Record]:
         """Return the records of reservations without exactly one dispatch and one attempt."""
@@ -338,8 +333,13 @@ class JsonlRecords:
                 yield fact
 
     def _entries_at(self, queries: IndexQueries, seqs: Iterable[int]) -> list[store_api.LogEntry]:
-        places = queries.places(f"seq IN ({', '.join(map(str, seqs))})", tenant=None)
-        return [*map(self.entry, self._lines(line_places(queries.db, places)))]
+        return [*map(self.entry, self._lines_of(queries, seqs, tenant=None))]
+
+    def _lines_of(
+        self, queries: IndexQueries, seqs: Iterable[int], *, tenant: str | None
+    ) -> list[store_api.ChainedRecord]:
+        places = queries.places(f"seq IN ({', '.join(str(int(seq)) for seq in seqs)})", tenant=tenant)
+        return [*self._lines(line_places(queries.db, places))]
 
     def _read_facts(self, db: Connection, places: Iterable[Place]) -> Iterator[tuple[int, IndexRow]]:
         for line in self._lines(line_places(db, places)):
