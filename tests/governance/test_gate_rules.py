@@ -204,8 +204,12 @@ async def test_halt_returns_reservation_of_waiter() -> None:
 async def test_deferred_without_quote_does_not_wait() -> None:
     lacks = Blocked(ScopeKind.TENANT, "default", Window.NONE, "nano-USD", 2, 1)
 
+    ledger = MemoryLedger()
+
     async with asyncio.timeout(2):
-        await gate(MemoryLedger()).headroom(Deferred(request().envelope, lacks))
+        await gate(ledger).headroom(Deferred(request().envelope, lacks))
+
+    assert (ledger.statistics().waiting, ledger.statistics().in_flight) == (0, 0)
 
 
 async def test_second_halt_leaves_ending_wait_alone() -> None:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from typer.exceptions import TyperException
 from typing_extensions import override
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
@@ -224,21 +225,45 @@ def test_alarms_have_severity_and_page(alarm: dict[str, Any]) -> None:
     assert f"]({page.name})" in (OPERATE / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    "page",
-    [*sorted(OPERATE.glob("*.md")), ROOT / "infra/README.md"],
-    ids=lambda page: str(page.relative_to(ROOT)),
-)
-def test_page_commands_are_valid(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
+def commands_in(text: str) -> list[list[str]]:
+    """Return the words of the commands of ours on a page, without the program."""
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
     commands = re.findall(r"^(agentic-trading .*)$", blocks, re.MULTILINE)
     commands += re.findall(r"`(agentic-trading [^`\n]*)`", text)
+    split = [shlex.split(re.split(r" > | \|\| ", each)[0], comments=True)[1:] for each in commands]
+    return [words for words in split if words[-1] != "run"]  # the name of a command, without what it needs
 
-    for command in commands:
-        words = shlex.split(re.split(r" > | \|\| ", command)[0], comments=True)[1:]
-        if words[-1] != "run":  # the name of a command, without what it needs
+
+def wrong_commands_in(text: str) -> list[str]:
+    """Return the commands of ours on a page that the program refuses, each with the reason."""
+    wrong = []
+    for words in commands_in(text):
+        try:
             options_of(words)
+        except (TyperException, ValueError) as e:
+            wrong.append(f"{shlex.join(words)}: {e}")
+    return wrong
+
+
+PAGES = [*sorted(OPERATE.glob("*.md")), ROOT / "infra/README.md"]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if commands_in(page.read_text(encoding="utf-8"))],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_page_commands_are_valid(page: Path) -> None:
+    assert wrong_commands_in(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("words", ["budget shwo", "budget show --tenants acme"])
+def test_wrong_command_of_a_page_is_found(words: str) -> None:
+    page = f"Run `agentic-trading {words}`, then:\n\n```sh\nagentic-trading budget show\n```\n"
+
+    [wrong] = wrong_commands_in(page)
+
+    assert wrong.startswith(f"{words}: ")
 
 
 def test_every_page_is_in_the_index() -> None:
