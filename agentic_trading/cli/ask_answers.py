@@ -290,7 +290,7 @@ async def _gateway_on(
     options: AskOptions, config: PlatformConfig, tables: Tables, records: Records, trace_id: str
 ) -> AsyncGenerator[StructuredGateway]:
     """Open a gateway that records in the log: a platform with the earlier spend, or a client on a bus."""
-    async with aclosing(port_adapters.log_for("paper", options.log)) as store:
+    async with aclosing(port_adapters.log_for("paper", options.log, config=config)) as store:
         await store.open()
         if config.bus.url is None:
             if options.answers_from:

@@ -189,6 +189,18 @@ def test_backtest_configuration_allows_ask(log: Path, command: Command) -> None:
     assert "The analyst." in ended.out
 
 
+def test_ask_writes_segments_as_configured(log: Path, command: Command) -> None:
+    Path("ask.toml").write_text("[log]\nsegment_bytes = 65536\ncompress = true\n", encoding="utf-8")
+
+    ended = command("ask", "Why did spend rise?", "--store", log, *BY_RULES, "--config", "ask.toml")
+
+    assert ended.code == ExitCode.DONE
+    sealed = sorted(each.name for each in log.glob("interactions-*"))
+    assert sealed[0] == "interactions-00000000000000000001.jsonl.zst"
+    assert all(name.endswith(".zst") for name in sealed)
+    assert command("audit", "verify", log).code == ExitCode.DONE
+
+
 def test_unanswered_question_exits_1_with_reason(log: Path, command: Command) -> None:
     ended = command("ask", "Why?", "--store", log, *scripted("no JSON", "still none"))
 

@@ -354,7 +354,7 @@ class _Search:
         self.knowledge = Capabilities.knowledge(row, self._evaluator.chosen_at)
         clock = trading.clock_for("backtest", paced=options.asks_models)
         clock.advance_to(self._evaluator.chosen_at)
-        store = port_adapters.log_for("backtest", log, can_be_repeated=not options.asks_models)
+        store = port_adapters.log_for("backtest", log, can_be_repeated=not options.asks_models, config=config)
         async with aclosing(store):
             await asyncio.to_thread(SessionFolder(options.out).prepare)
             await store.open()

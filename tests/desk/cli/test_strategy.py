@@ -106,6 +106,18 @@ def test_named_provider_uses_adapter_retry_policy(
     assert '"attempt_timeout_s":299' in Path("out", "interactions.jsonl").read_text(encoding="utf-8")
 
 
+def test_propose_writes_segments_as_configured(command: Command, tmp_path: Path) -> None:
+    config = script(tmp_path, *[answer(SET)] * 8)
+    with config.open("a", encoding="utf-8") as file:
+        file.write("[log]\nsegment_bytes = 65536\ncompress = true\n")
+
+    ended = command(*PROPOSE, "--rounds", 8, "--provider", "scripted", "--config", config)
+
+    assert ended.code == 0
+    assert Path("out", "interactions-00000000000000000001.jsonl.zst").is_file()
+    assert command("audit", "verify", "out").code == 0
+
+
 def test_failed_choice_exits_with_reason(command: Command, tmp_path: Path) -> None:
     config = script(tmp_path, "no", "no either")
 
