@@ -4,19 +4,17 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from heapq import merge
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from agentic_trading.audit.spend import reservation_of
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.facts import EVERYTHING, RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.log_line import INTERACTION, index_row_of
-from agentic_trading.llm.store import IdKind, Record, Records, Spend, SpendKey, TraceSummary
+from agentic_trading.llm.store import LOG_NAME, IdKind, Record, Records, Spend, SpendKey, TraceSummary
 from agentic_trading.llm.stores.jsonl.segments import LogFiles
 from agentic_trading.llm.stores.record_codec import summary_of
 from agentic_trading.llm.stores.record_facts import fact_of
-
-LOG_NAME: Final = "interactions.jsonl"
 
 
 def logs_at(path: Path) -> list[Path]:

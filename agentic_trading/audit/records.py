@@ -17,13 +17,13 @@ from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, assert_never
 
 from typing_extensions import override
 
-from agentic_trading.audit.logs import LOG_NAME, MergedRecords, logs_at
+from agentic_trading.audit.logs import MergedRecords, logs_at
 from agentic_trading.audit.trace import TraceNode, TraceTree, full_id, why
 from agentic_trading.clock import Clock, SystemClock, parse_moment
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.facts import EVERYTHING, Fact, FactKey, FactSums, Latency, RecordQuery
-from agentic_trading.llm.store import ChainedRecord, Record
+from agentic_trading.llm.store import LOG_NAME, ChainedRecord, Record
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.llm.stores.record_facts import bucket_of, latencies_of
 

@@ -134,6 +134,7 @@ def _checked(config: Any, folder: Path) -> Any:
     from agentic_trading.audit.verify import check_archive
     from agentic_trading.bus.log_stream import LogHead
     from agentic_trading.bus.topic import HEADS
+    from agentic_trading.llm.store import LOG_NAME
     from agentic_trading.platform import port_adapters
     from agentic_trading.platform.port_adapters import records_of
 
@@ -153,7 +154,7 @@ def _checked(config: Any, folder: Path) -> Any:
 
     async def check() -> Any:
         on_bus = None if config is None else await heads()
-        async with aclosing(records_of(folder / port_adapters.LOG_NAME)) as records:
+        async with aclosing(records_of(folder / LOG_NAME)) as records:
             return await check_archive(records, folder, on_bus)
 
     return run_async(check())

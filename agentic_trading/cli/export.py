@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from agentic_trading.cli.exits import ExitCode, say
-from agentic_trading.cli.options import LOG_NAME, AsJson
+from agentic_trading.cli.options import AsJson
 
 ExportedLog = Annotated[Path, typer.Argument(metavar="PATH", help="A log, or the folder of a session.")]
 To = Annotated[
@@ -76,6 +76,7 @@ def export_command(
     from dataclasses import asdict
 
     from agentic_trading.errors import require_extra
+    from agentic_trading.llm.store import LOG_NAME
     from agentic_trading.operate.choices import pluralize
     from agentic_trading.platform.errors import OptionError
 

@@ -5,11 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
-
-LOG_NAME: Final = "interactions.jsonl"
 
 Store = Annotated[
     Path | None,
@@ -47,6 +45,7 @@ def log_of(store: Path | None) -> Path:
 
     """
     from agentic_trading.cli.settings import start
+    from agentic_trading.llm.store import LOG_NAME
     from agentic_trading.platform.errors import OptionError
 
     settings = start()
@@ -70,6 +69,7 @@ def logs_of(stores: Sequence[Path] | None) -> list[Path]:
     """
     from agentic_trading.audit.logs import logs_at
     from agentic_trading.cli.settings import start
+    from agentic_trading.llm.store import LOG_NAME
     from agentic_trading.platform.errors import OptionError
 
     settings = start()
@@ -94,12 +94,14 @@ def trace_list(logs: Sequence[Path], tenant: str | None) -> str:
 
 def _log_at(path: Path) -> Path | None:
     from agentic_trading.audit.logs import has_log
+    from agentic_trading.llm.store import LOG_NAME
 
     return next((log for log in (path / LOG_NAME, path) if has_log(log)), None)
 
 
 def _newest_log(runs: Path) -> Path:
     """Return the log in `runs` that was written last. Raises `OptionError` if there is none."""
+    from agentic_trading.llm.store import LOG_NAME
     from agentic_trading.platform.errors import OptionError
 
     logs = list(runs.glob(f"*/{LOG_NAME}"))

@@ -11,6 +11,9 @@ from agentic_trading.llm.interaction import LLMInteraction
 
 Record = LLMInteraction | Event
 
+LOG_NAME: Final = "interactions.jsonl"
+"""The name of a log in its folder."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:

@@ -12,12 +12,12 @@ from agentic_trading.audit.verify import ReadableLog
 from agentic_trading.governance.commands import OperatorCommand
 from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.llm.envelope import DEFAULT_TENANT
-from agentic_trading.llm.store import Records, SpendKey
+from agentic_trading.llm.store import LOG_NAME, Records, SpendKey
 from agentic_trading.operate import budgets, choices
 from agentic_trading.operate.operator_commands import CommandReach, execute_acknowledged
 from agentic_trading.platform.config import RunMode
 from agentic_trading.platform.errors import OptionError
-from agentic_trading.platform.port_adapters import LOG_NAME, records_of
+from agentic_trading.platform.port_adapters import records_of
 
 Place = Path | str
 """The folder of a gateway's log, or the URL of its ledger (`redis://…`)."""

@@ -34,11 +34,12 @@ from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.facts import RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.log_line import INTERACTION
+from agentic_trading.llm.store import LOG_NAME
 from agentic_trading.operate.budgets import BudgetLocation, BudgetLocationOptions, open_location
 from agentic_trading.operate.choices import host_of
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import OptionError
-from agentic_trading.platform.port_adapters import LOG_NAME, LogRecords, records_of
+from agentic_trading.platform.port_adapters import LogRecords, records_of
 from agentic_trading.platform.settings import user_name
 from agentic_trading.platform.tables import TableLayers
 

@@ -18,6 +18,7 @@ from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMPr
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import BarChecksums
 from agentic_trading.llm.models import Capability
+from agentic_trading.llm.store import LOG_NAME
 from agentic_trading.operate.choices import PROVIDERS, listed
 from agentic_trading.platform import port_adapters
 from agentic_trading.platform.config import FallbackConfig, RunMode
@@ -145,7 +146,7 @@ class SessionFolder:
     @property
     def log(self) -> Path:
         """The log of all runs."""
-        return self.path / "interactions.jsonl"
+        return self.path / LOG_NAME
 
     def manifest(self, run: int) -> Path:
         """The manifest of a run."""

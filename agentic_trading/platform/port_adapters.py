@@ -10,7 +10,7 @@ from pathlib import Path
 from socket import gethostname
 from ssl import SSLError, create_default_context
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
@@ -35,7 +35,7 @@ from agentic_trading.llm.provider import Providers
 from agentic_trading.llm.providers.offline import RecordedAnswers
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.sealed_command import SealedCommand
-from agentic_trading.llm.store import InteractionStore
+from agentic_trading.llm.store import LOG_NAME, InteractionStore
 from agentic_trading.llm.stores.jsonl.checkpoints import Checkpoint, read_checkpoints
 from agentic_trading.llm.stores.jsonl.reader import START, LogPosition, LogReader
 from agentic_trading.llm.stores.jsonl.segments import LogFiles, read_seals
@@ -160,9 +160,6 @@ def _leaves(error: BaseException, *, without: BaseException | None) -> Generator
 def _cancellations() -> int:
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
-
-
-LOG_NAME: Final = "interactions.jsonl"
 
 
 class _Recordings:

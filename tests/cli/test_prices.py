@@ -10,10 +10,10 @@ from rich.console import Console
 
 from agentic_trading.cli.exits import ExitCode
 from agentic_trading.cli.model_tables import price_table, select_prices
-from agentic_trading.cli.options import LOG_NAME
 from agentic_trading.cli.output import print_table
 from agentic_trading.governance.prices import PriceBook, short_id
 from agentic_trading.llm import JsonFileInteractionStore, LLMInteraction
+from agentic_trading.llm.store import LOG_NAME
 from tests.cli.conftest import Command
 from tests.operate.models.tables import price_row, prices_file
 from tests.operate.prices.books import TODAY, call
