@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from typing_extensions import override
 
+from agentic_trading.clock import SystemClock
 from agentic_trading.llm import JsonFileInteractionStore, StoreError
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.facts import EVERYTHING, RecordQuery
@@ -165,6 +167,75 @@ def test_index_locked_elsewhere_is_not_replaced(tmp_path: Path) -> None:
     assert is_on_disk(path)
 
 
+class StoppedClock(SystemClock):
+    """A clock whose seconds a test sets."""
+
+    seconds = 0.0
+
+    @override
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+def test_index_returns_to_its_file_when_the_busy_time_has_passed(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    ids = [id_number(recorded.id) for recorded in written(path)]
+    clock = StoppedClock()
+    index = LogIndex(LogReader(path), busy_s=0.01, clock=clock)
+
+    def known() -> tuple[list[int], str]:
+        query = "SELECT id FROM records ORDER BY seq"
+        return index.answer(lambda db: ([row[0] for row in db.execute(query)], file_of(db)), None)
+
+    with closing(sqlite3.connect(index_of(path), isolation_level=None)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+        assert known() == (ids, "")
+        clock.seconds = 1
+        assert known() == (ids, "")
+    assert known() == (ids, "")  # it is free, but was just tried
+    clock.seconds = 2
+    assert known() == (ids, str(index_of(path)))
+    index.close()
+
+    assert is_on_disk(path)
+
+
+def test_locked_index_is_tried_without_reading_the_log_again(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path)
+    reader = Walks(path)
+    index = LogIndex(reader, busy_s=0)
+
+    with closing(sqlite3.connect(index_of(path), isolation_level=None)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+        index.answer(lambda db: None, None)
+        before = reader.count
+        index.answer(lambda db: None, None)
+    index.close()
+
+    assert reader.count == before
+
+
+def test_file_damaged_while_its_index_is_in_memory_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path)
+    index = LogIndex(LogReader(path), busy_s=0)
+    with closing(sqlite3.connect(index_of(path), isolation_level=None)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+        index.answer(lambda db: None, None)
+
+    fill_with_garbage(index_of(path))
+    index.answer(lambda db: None, None)
+    index.close()
+
+    assert is_on_disk(path)
+
+
+def file_of(db: sqlite3.Connection) -> str:
+    """Return the file of a database, empty if it is in memory."""
+    return str(db.execute("PRAGMA database_list").fetchone()[2])
+
+
 def test_concurrent_indexers_index_each_line_once(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     ids = [id_number(recorded.id) for recorded in written(path)]
@@ -314,6 +385,26 @@ def test_indexes_are_made_again_for_another_log(tmp_path: Path) -> None:
 
     assert found == [(id_,) for id_ in ids]
     assert indexes_of(path) == made
+
+
+def test_another_process_reads_between_two_new_indexes(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path)
+    index = LogIndex(LogReader(path))
+    seen: list[int] = []
+
+    def look(statement: str) -> None:
+        if statement.startswith("CREATE INDEX"):
+            seen.append(len({name for name in indexes_of(path) if name.startswith("by_")}))
+
+    index.answer(lambda db: db.set_trace_callback(look), None)
+    made = {name for name in indexes_of(path) if name.startswith("by_")}
+    path.unlink()
+    written(path, count=2)  # another log: its index is made from the start
+    index.answer(lambda db: None, None)
+    index.close()
+
+    assert seen == list(range(len(made)))
 
 
 def test_names_of_another_process_are_read_during_a_query(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ All of this blocks. One thread does all of it, because the connection belongs to
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
+from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.store import ChainHead
 from agentic_trading.llm.stores.jsonl import index_rows
@@ -21,6 +22,7 @@ T = TypeVar("T")
 _CACHE_KB = 8_192
 _LINES_AT_ONCE = 5_000  # a limit for one transaction, so that other processes may write in between
 _IN_MEMORY = ":memory:"
+_CLOCK = SystemClock()
 _SEGMENTS_OF = """
 SELECT first FROM segments
 WHERE first BETWEEN (SELECT max(first) FROM segments WHERE first <= ?) AND ? ORDER BY first
@@ -39,12 +41,14 @@ class LogIndex:
     """Answer queries about the log of `reader`, from a file next to it.
 
     A file that is missing, damaged, of another version or of another log is replaced. The index is in memory
-    if no file can be written, or if another process locks it for more than `busy_s` seconds.
+    if no file can be written, or while another process locks it for more than `busy_s` seconds.
     """
 
-    def __init__(self, reader: LogReader, *, busy_s: float = 10.0) -> None:
+    def __init__(self, reader: LogReader, *, busy_s: float = 10.0, clock: Clock = _CLOCK) -> None:
         self._reader = reader
         self._busy_s = busy_s
+        self._clock = clock
+        self._file_again_at: float | None = None
         self._file = reader.files.index
         self._place = str(self._file)
         self._db: sqlite3.Connection | None = None
@@ -59,13 +63,13 @@ class LogIndex:
             StoreError: If the log cannot be read or is broken, or if SQLite refuses the query.
 
         """
+        self._return_to_file()
         for give_up in (self._start_afresh, self._move_to_memory):
             try:
                 return query(self._catch_up(end))
             except sqlite3.DatabaseError as e:
                 self.close()
-                is_busy = getattr(e, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
-                (self._move_to_memory if is_busy else give_up)()
+                (self._leave_busy_file if _is_busy(e) else give_up)()
         try:
             return query(self._catch_up(end))
         except sqlite3.Error as e:
@@ -94,6 +98,25 @@ class LogIndex:
     def _move_to_memory(self) -> None:
         self._place = _IN_MEMORY
 
+    def _leave_busy_file(self) -> None:
+        self._move_to_memory()
+        self._file_again_at = self._clock.monotonic() + self._busy_s
+
+    def _return_to_file(self) -> None:
+        """Use the file again if its lock is gone. Try once in `busy_s` seconds, without a wait."""
+        if self._file_again_at is None or self._clock.monotonic() < self._file_again_at:
+            return
+        try:
+            with closing(sqlite3.connect(self._file, timeout=0, isolation_level=None)) as db:
+                db.execute("BEGIN IMMEDIATE")
+        except sqlite3.DatabaseError as e:
+            if _is_busy(e):
+                self._leave_busy_file()
+                return
+        self.close()
+        self._place = str(self._file)
+        self._file_again_at = None
+
     def _catch_up(self, end: int | None) -> sqlite3.Connection:
         if self._db is None:
             self._db = _connect(self._place, self._busy_s)
@@ -112,9 +135,10 @@ class LogIndex:
             self._has_indexes = False
         while self._index_next(db, end):
             pass
-        if not (self._has_indexes or index_rows.has_indexes(db)):
-            with _transaction(db):
-                index_rows.make_indexes(db)
+        if not self._has_indexes:
+            for index in index_rows.missing_indexes(db):
+                with _transaction(db):  # one for each, because readers wait for a large one
+                    db.execute(index)
         self._has_indexes = True
 
     def _fits(self, db: sqlite3.Connection) -> bool:
@@ -182,6 +206,10 @@ def _prepare(db: sqlite3.Connection) -> None:
         db.executescript(index_rows.TABLES)
     elif version != index_rows.VERSION:
         raise sqlite3.DatabaseError(f"it is of version {version}, not {index_rows.VERSION}")
+
+
+def _is_busy(error: sqlite3.DatabaseError) -> bool:
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
 
 
 @contextmanager

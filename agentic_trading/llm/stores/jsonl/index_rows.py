@@ -255,16 +255,12 @@ def add_rows(db: sqlite3.Connection, names: Names, lines: Sequence[IndexedLine])
     db.executemany("INSERT OR IGNORE INTO other_ids VALUES (?, ?, ?)", sorted(others))
 
 
-def has_indexes(db: sqlite3.Connection) -> bool:
-    """Return whether the tables have their indexes: they are made when all lines of a log are in."""
+def missing_indexes(db: sqlite3.Connection) -> list[str]:
+    """Return the statements that make the missing indexes. They are made when all lines of a log are in."""
     made = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")}
-    return made.issuperset(_INDEXES)
-
-
-def make_indexes(db: sqlite3.Connection) -> None:
-    """Make the indexes. Call it within a transaction."""
-    for name, columns in _INDEXES.items():
-        db.execute(f"CREATE INDEX IF NOT EXISTS {name} ON records {columns}")
+    missing = {name: columns for name, columns in _INDEXES.items() if name not in made}
+    # Another process may make them at the same time.
+    return [f"CREATE INDEX IF NOT EXISTS {name} ON records {columns}" for name, columns in missing.items()]
 
 
 def clear_rows(db: sqlite3.Connection) -> None:
