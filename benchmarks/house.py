@@ -258,7 +258,7 @@ def figures() -> list[Figure]:
         # one importer: its charts, its page and its CSV files. It bought metrics from one list (two files).
         Figure("files of the gateway", len(gateway), 250),
         Figure("files of the desk", len(desk), 108),
-        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 43_500),
+        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 43_522),
         Figure("code lines of the desk", sum(module.code_lines for module in desk), 15_600),
         Figure("files with one importer", len(one_importer(ours)), 66),
         Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 0),

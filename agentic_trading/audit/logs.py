@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from agentic_trading.audit.spend import reservation_of
+from agentic_trading.llm import store
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.facts import EVERYTHING, RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.log_line import INTERACTION, index_row_of
-from agentic_trading.llm.store import LOG_NAME, IdKind, Record, Records, Spend, SpendKey, TraceSummary
+from agentic_trading.llm.store import IdKind, Record, Records, Spend, SpendKey, TraceSummary
 from agentic_trading.llm.stores.jsonl.segments import LogFiles
 from agentic_trading.llm.stores.record_codec import summary_of
 from agentic_trading.llm.stores.record_facts import fact_of
@@ -25,8 +26,8 @@ def logs_at(path: Path) -> list[Path]:
     try:
         if not path.is_dir():
             return [path] if has_log(path) else []
-        folders = [path] if has_log(path / LOG_NAME) else sorted(path.iterdir())
-        return [folder / LOG_NAME for folder in folders if has_log(folder / LOG_NAME)]
+        folders = [path] if has_log(path / store.LOG_NAME) else sorted(path.iterdir())
+        return [folder / store.LOG_NAME for folder in folders if has_log(folder / store.LOG_NAME)]
     except OSError:  # a folder without read permission
         return []
 
