@@ -22,7 +22,7 @@ lists all public modules.
 
 from agentic_trading.lazy import lazy_names
 
-__version__ = "0.1.0a1"
+__version__ = "0.1.0"
 
 __all__ = [
     "Alternative",
