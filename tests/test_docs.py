@@ -1,6 +1,7 @@
 """The pages keep up with the repository: links lead somewhere, commands exist, indexes are whole."""
 
 import re
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ PAGES = sorted(
     if ".venv" not in page.parts
 )
 LINK = re.compile(r"\[[^\]]+\]\((?!https?://|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
+SECTION_LINK = re.compile(r"\[[^\]]+\]\((?!https?://|mailto:)([^)#\s]*)#([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+?)\s*$", re.MULTILINE)
 MAKE = re.compile(r"(?:^|[`\s])make ([a-z]+)(?=[\s`,;.)]|$)", re.MULTILINE)
 SPAN = re.compile(r"`[^`\n]+`")
 MODULE = re.compile(r"[\w/]+\.py\b")
@@ -49,6 +52,28 @@ def test_link_targets_exist(page: Path) -> None:
     links = LINK.findall(page.read_text(encoding="utf-8"))
 
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in HEADING.findall(text))
+    anchors: set[str] = set()
+    for anchor in (re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles):
+        anchors.add(next(name for n in count() if (name := f"{anchor}-{n}" if n else anchor) not in anchors))
+    return anchors
+
+
+@every_page
+def test_sections_that_links_name_exist(page: Path) -> None:
+    links = SECTION_LINK.findall(page.read_text(encoding="utf-8"))
+    targets = [((page.parent / file).resolve() if file else page, anchor) for file, anchor in links]
+
+    assert [
+        f"{target.name}#{anchor}"
+        for target, anchor in targets
+        if target.suffix == ".md" and anchor not in anchors_of(target)
+    ] == []
 
 
 @every_page

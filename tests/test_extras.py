@@ -1,9 +1,11 @@
 """The packages of extras: each import names the extra if its package is not installed."""
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
+from itertools import chain
 
 import pytest
 
@@ -32,8 +34,17 @@ print([name for name in names if name in sys.modules])
 CORE = ("anthropic-sdk", "kafka")
 """Former extras that are part of the core: their names stay valid, and bring nothing."""
 
-PROGRAMS = {"agentic_trading.cli.__main__", "agentic_trading.desk.planning.sandbox_child"}
+PROGRAMS = {"agentic_trading.desk.planning.sandbox_child"}
 """Modules that are programs; the sandbox starts its child only with numpy."""
+
+
+def test_every_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    names = {re.split(r"[\[<>=~!; ]", each, maxsplit=1)[0].lower().replace("_", "-") for each in wanted}
+
+    assert names - {"agentic-trading"} - {pin.partition("==")[0] for pin in pins} == set()
 
 
 def test_extras_match_the_project_file() -> None:
