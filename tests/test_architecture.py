@@ -140,7 +140,7 @@ BREACHES = {
         "anthropic has one door", "worker/x_sdk.py", "import anthropic", "worker.x_sdk -> anthropic"
     ),
     "aiohttp by the window": Breach(
-        "aiohttp has one door", "worker/x_http.py", "import aiohttp", "worker.x_http -> aiohttp"
+        "aiohttp has one door for each side", "worker/x_http.py", "import aiohttp", "worker.x_http -> aiohttp"
     ),
     "openai by the window": Breach(
         "openai is an oracle of the tests", "worker/y_sdk.py", "import openai", "worker.y_sdk -> openai"

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from functools import cache
 from hashlib import sha256
-from importlib.resources import files
 from shlex import quote
 from typing import Any, Final
 
@@ -26,8 +24,10 @@ from agentic_trading.desk.report.figures import EquityPeriod, RoundTrip, days, m
 from agentic_trading.desk.report.record import AttemptOnRecord, RunOnRecord, cost_by
 from agentic_trading.desk.session.report import FAULT_NAMES, FAULT_OUTCOMES
 from agentic_trading.llm.limits import NANO
+from agentic_trading.monitor.render import packaged, rendered
 from agentic_trading.operate.choices import pluralize
 
+PACKAGE: Final = "agentic_trading.desk.report"
 MOST_TRIPS: Final = 200
 """Round trips on the page. All are in `fills.csv`."""
 PREFIX: Final = 8
@@ -162,27 +162,11 @@ def page_of(run: RunOnRecord, terms: ReportTerms) -> SessionPage:
 
 
 def html_of(page: SessionPage) -> str:
-    """Return a page as one HTML file without script, whose policy allows only its own style."""
+    """Return a page as one HTML file without script, whose policy allows only its own style. Blocks."""
     # The style is hashed, so that the policy of the page refuses every other style.
-    style = _packaged("style.css")
+    style = packaged(PACKAGE, "style.css")
     digest = b64encode(sha256(style.encode()).digest()).decode()
-    return str(_template().render(page=page, style=style, digest=digest))
-
-
-@cache
-def _packaged(name: str) -> str:
-    return files("agentic_trading.desk.report").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-@cache
-def _template() -> Any:
-    import jinja2  # noqa: PLC0415 - a run without a page does not need it
-
-    # Undefined names are errors, because a missing figure would otherwise be an empty text.
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(_packaged("session.html.j2"))
+    return rendered(f"{PACKAGE}/session.html.j2", page=page, style=style, digest=digest)
 
 
 def money(amount: Decimal) -> str:

@@ -1,0 +1,128 @@
+"""Live parts of pages: one reader for all open browsers."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Final
+
+from agentic_trading.cancellation import set_within
+from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.errors import TradingError
+from agentic_trading.logger import get_logger
+from agentic_trading.monitor.page import LivePage, NotShownError, PageRequest
+
+log = get_logger()
+
+EVERY_S: Final = 1.0
+"""Seconds between two readings. After a slow reading, the pause is as long as the reading."""
+
+MOST_STREAMS: Final = 64
+"""Streams at once. A browser that opens one more shows its page without updates."""
+
+READY_WITHIN_S: Final = 5.0
+"""Seconds that the first request waits for the first reading."""
+
+_Watched = tuple[str, tuple[tuple[str, str], ...]]
+Render = Callable[[LivePage, PageRequest], Awaitable[str]]
+"""Returns the live part of a page."""
+
+
+class LiveParts:
+    """Reads live pages once a second, and renders each watched part once for all streams.
+
+    Args:
+        pages: The live pages.
+        render: Returns the live part of a page.
+        clock: The clock of the pauses.
+
+    """
+
+    def __init__(self, pages: Sequence[LivePage], render: Render, *, clock: Clock | None = None) -> None:
+        self._pages = {page.name: page for page in pages}
+        self._render = render
+        self._clock = clock or SystemClock()
+        self._problems: dict[str, str] = {}
+        self._watched: Counter[_Watched] = Counter()
+        self._parts: dict[_Watched, str] = {}
+        self._changed = asyncio.Condition()
+        self._ready = asyncio.Event()
+        self._is_closed = False
+
+    async def run(self) -> None:
+        """Read and render until it is cancelled."""
+        while True:
+            began = self._clock.monotonic()
+            async with asyncio.TaskGroup() as group:
+                for page in self._pages.values():
+                    group.create_task(self._refresh(page))
+            self._ready.set()
+            await self._render_watched()
+            took = self._clock.monotonic() - began
+            await self._clock.sleep(max(EVERY_S - took, took))
+
+    async def ready(self) -> None:
+        """Wait for the first reading, but not for long."""
+        await set_within(READY_WITHIN_S, self._ready)
+
+    def problem(self, page: str) -> str:
+        """Return why the last reading of a page failed, or an empty text."""
+        return self._problems.get(page, "")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many streams as allowed."""
+        return self._watched.total() >= MOST_STREAMS
+
+    async def stream(self, page: LivePage, request: PageRequest) -> AsyncGenerator[str]:
+        """Yield the live part of a page each time it has changed, until the dashboard closes."""
+        key = (page.name, tuple(sorted(request.query.items())))
+        self._watched[key] += 1
+        sent = ""
+        try:
+            while not self._is_closed:
+                async with self._changed:
+                    await self._changed.wait()
+                    part = self._parts.get(key, "")
+                if part and part != sent:
+                    yield part
+                    sent = part
+        finally:
+            self._watched[key] -= 1
+            if not self._watched[key]:
+                del self._watched[key]
+                self._parts.pop(key, None)
+
+    async def aclose(self) -> None:
+        """End all streams."""
+        async with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    async def _refresh(self, page: LivePage) -> None:
+        try:
+            await page.refresh()
+        except Exception as e:  # noqa: BLE001 - the page says it, and the next reading may succeed
+            text = str(e) if isinstance(e, TradingError) else f"internal error ({type(e).__name__})"
+            if self._problems.get(page.name) != text:
+                # In a thread, because a traceback reads source files.
+                await asyncio.to_thread(
+                    log.error, "dashboard_read_failed", page=page.name, error=text, exc_info=e
+                )
+            self._problems[page.name] = text
+        else:
+            self._problems.pop(page.name, None)
+
+    async def _render_watched(self) -> None:
+        parts = {}
+        for key in [*self._watched]:
+            name, query = key
+            page = self._pages[name]
+            try:
+                parts[key] = await self._render(page, PageRequest(page.paths[0], query=dict(query)))
+            except NotShownError:
+                continue  # it was shown when the browser opened it
+            except Exception as e:  # noqa: BLE001 - one part must not stop the others
+                await asyncio.to_thread(log.error, "dashboard_page_failed", page=name, exc_info=e)
+        async with self._changed:
+            self._parts = parts
+            self._changed.notify_all()

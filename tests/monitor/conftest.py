@@ -1,0 +1,96 @@
+"""A dashboard for tests: it runs on a thread of its own, so that a browser or a client can open it."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from threading import Thread
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+
+from agentic_trading.monitor.page import DashboardPage
+from agentic_trading.monitor.pages import pages_of
+from agentic_trading.monitor.server import Dashboard, dashboard_server
+from agentic_trading.monitor.sources import SourceOptions, Sources, open_sources
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer of the dashboard."""
+
+    status: int
+    headers: dict[str, str]
+    text: str
+
+
+@dataclass(frozen=True)
+class RunningDashboard:
+    """A running dashboard and its URL."""
+
+    url: str
+
+    def get(
+        self, path: str = "/", *, method: str = "GET", body: str | None = None, **headers: str
+    ) -> Answered:
+        """Send a request and return its answer. `Host` and others are given as headers."""
+        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=20)
+        try:
+            connection.request(method, path, body=body, headers=headers)
+            answer = connection.getresponse()
+            return Answered(answer.status, dict(answer.getheaders()), answer.read().decode())
+        finally:
+            connection.close()
+
+    def enter(self, token: str) -> Answered:
+        """Send the form of a token."""
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        return self.get("/enter", method="POST", body=urlencode({"token": token}), **form)
+
+
+PagesOf = Callable[[Sources], list[DashboardPage]]
+StartDashboard = Callable[..., RunningDashboard]
+
+
+@contextmanager
+def running_dashboard(
+    options: SourceOptions, *, pages: PagesOf = pages_of, token: str = ""
+) -> Iterator[RunningDashboard]:
+    """Run a dashboard while the block runs."""
+    loop, started, ends = asyncio.new_event_loop(), Future[str](), asyncio.Event()
+
+    async def run() -> None:
+        async with open_sources(options) as sources:
+            found = await asyncio.to_thread(pages, sources)
+            dashboard = Dashboard(sources, found, host="127.0.0.1", token=token)
+            async with dashboard_server(dashboard, "127.0.0.1", 0) as url:
+                started.set_result(url)
+                await ends.wait()
+
+    def work() -> None:
+        try:
+            loop.run_until_complete(run())
+        except BaseException as e:
+            if started.done():
+                raise
+            started.set_exception(e)
+        finally:
+            loop.close()
+
+    thread = Thread(target=work, name="dashboard")
+    thread.start()
+    try:
+        yield RunningDashboard(started.result(timeout=30))
+    finally:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(ends.set)
+        thread.join()
+
+
+@pytest.fixture
+def dashboard() -> Iterator[StartDashboard]:
+    """Return a function that starts a dashboard of `SourceOptions`, which ends with the test."""
+    with ExitStack() as stack:
+        yield lambda options, **given: stack.enter_context(running_dashboard(options, **given))
