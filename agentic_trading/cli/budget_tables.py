@@ -1,7 +1,7 @@
 """Tables of budgets, denials, queued requests and workers, and the lookup of the place of the budgets."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 
@@ -211,30 +211,9 @@ def _halts(view: budget_api.BudgetView) -> Iterator[RenderableType]:
 
 
 def _not_counted_yet(view: budget_api.BudgetView) -> Iterator[RenderableType]:
-    """Yield the limits that no counter shows yet, because no worker has applied them."""
-    named = {(limit.scope, limit.id, limit.window) for limit in view.controls.limits}
-    waiting = [
-        limit
-        for limit in view.controls.limits
-        if not any(_shows(counter, limit, named) for counter in view.counters)
-    ]
-    if waiting:
+    if waiting := budget_api.uncounted_limits(view):
         yield output.heading("Set, not counted yet")
         yield output.facts(("limit", limit_types.limit_text(limit)) for limit in waiting)
-
-
-def _shows(counter: CounterStatus, limit: limit_types.Limit, named: Collection[tuple[str, str, str]]) -> bool:
-    """Return whether this limit applies to a counter. A limit on its own id takes precedence over `*`."""
-    if (counter.scope, counter.window) != (limit.scope, limit.window) or limit.id not in {
-        counter.id,
-        limit_types.ANY,
-    }:
-        return False
-    if limit.id == limit_types.ANY and (counter.scope, counter.id, counter.window) in named:
-        return True
-    return all(
-        ceiling in {None, most} for ceiling, most in zip(limit.ceiling.units, counter.most, strict=True)
-    )
 
 
 def _more(number: int, shown: int) -> Iterator[RenderableType]:
@@ -253,18 +232,8 @@ def _fullest(counters: Sequence[CounterStatus]) -> list[CounterStatus]:
     """Return the counters in order. If there are too many, keep those with the smallest share left."""
     if len(counters) <= _MOST_COUNTERS:
         return list(counters)
-    fullest = sorted(range(len(counters)), key=lambda number: _share_left(counters[number]))
+    fullest = sorted(range(len(counters)), key=lambda number: counters[number].share_left)
     return [counters[number] for number in sorted(fullest[:_MOST_COUNTERS])]
-
-
-def _share_left(counter: CounterStatus) -> float:
-    if counter.exhausted:
-        return -1.0
-    units = zip(counter.most, counter.spent, counter.held, strict=True)
-    return min(
-        (1 - (spent + held) / most if most else 0.0 for most, spent, held in units if most is not None),
-        default=1.0,
-    )
 
 
 def _counter_rows(counter: CounterStatus) -> Iterator[tuple[str, ...]]:

@@ -16,7 +16,7 @@ from agentic_trading.files import read_file
 from agentic_trading.governance.admission import DeniedCall
 from agentic_trading.governance.burn_rate import BurnRate, Forecast
 from agentic_trading.governance.ledger import Balance, LedgerStatistics, QueuedReservation
-from agentic_trading.governance.limits import UNITS, Ceiling, ScopeKind, Unit, Window
+from agentic_trading.governance.limits import SHORT_LIVED, UNITS, Ceiling, ScopeKind, Unit, Window
 from agentic_trading.governance.prices import Amount
 from agentic_trading.llm.errors import FailureKind
 
@@ -43,6 +43,15 @@ class CounterStatus(BaseModel, frozen=True):
     exhausted_at: datetime | None = None
     exhausted: tuple[Unit, ...] = ()
     exhausted_unit: Unit | None = None
+
+    @property
+    def share_left(self) -> float:
+        """The smallest share of a ceiling that is neither spent nor held. -1 if a unit is exhausted."""
+        units = zip(self.most, self.spent, self.held, strict=True)
+        shares = [
+            1 - (spent + held) / most if most else 0.0 for most, spent, held in units if most is not None
+        ]
+        return -1.0 if self.exhausted else min(shares, default=1.0)
 
 
 class QueuedStatus(BaseModel, frozen=True):
@@ -154,6 +163,16 @@ def counters(balances: Iterable[Balance], forecasts: Iterable[Forecast]) -> tupl
         for balance in (*found.values(), *unopened)
         if any(most is not None for most in balance.ceiling.units)
     )
+
+
+def lasting_counters(counters: Iterable[CounterStatus]) -> Sequence[CounterStatus]:
+    """Return the newest window of each counter. Counters of single calls and traces are left out."""
+    found = {
+        (counter.scope, counter.id, counter.window): counter
+        for counter in sorted(counters, key=lambda one: one.window_id)
+        if counter.scope not in SHORT_LIVED
+    }
+    return [*found.values()]
 
 
 def counter(balance: Balance, forecast: Forecast | None = None) -> CounterStatus:

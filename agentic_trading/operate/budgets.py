@@ -3,7 +3,7 @@
 import asyncio
 import shlex
 import shutil
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -143,6 +143,32 @@ async def read_view(place: BudgetLocation, tenant: str) -> BudgetView:
 async def read_views(place: BudgetLocation) -> list[BudgetView]:
     """Return `read_view` of every tenant that a worker has reported, sorted by name. Raises its errors."""
     return [await read_view(place, tenant) for tenant in await place.statuses.tenants()]
+
+
+def uncounted_limits(view: BudgetView) -> list[limit_types.Limit]:
+    """Return the limits that no counter shows yet, because no worker has applied them."""
+    named = {(limit.scope, limit.id, limit.window) for limit in view.controls.limits}
+    return [
+        limit
+        for limit in view.controls.limits
+        if not any(_shows(counter, limit, named) for counter in view.counters)
+    ]
+
+
+def _shows(
+    counter: status_api.CounterStatus, limit: limit_types.Limit, named: Collection[tuple[str, str, str]]
+) -> bool:
+    """Return whether this limit applies to a counter. A limit on its own id takes precedence over `*`."""
+    if (counter.scope, counter.window) != (limit.scope, limit.window) or limit.id not in {
+        counter.id,
+        limit_types.ANY,
+    }:
+        return False
+    if limit.id == limit_types.ANY and (counter.scope, counter.id, counter.window) in named:
+        return True
+    return all(
+        ceiling in {None, most} for ceiling, most in zip(limit.ceiling.units, counter.most, strict=True)
+    )
 
 
 def _present(workers: Sequence[status_api.BudgetStatus]) -> datetime | None:

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from agentic_trading.governance.admission import RefusedCounter
-from agentic_trading.governance.limits import SHORT_LIVED, UNITS, Unit
-from agentic_trading.governance.status_feed import BudgetStatus, CounterStatus
+from agentic_trading.governance.limits import UNITS, Unit
+from agentic_trading.governance.status_feed import BudgetStatus, CounterStatus, lasting_counters
 from agentic_trading.llm.limits import NANO
 from agentic_trading.platform.workers import PlatformStatistics
 from agentic_trading.worker.attempt_statistics import AttemptStatistics, HistogramSample
@@ -267,8 +267,8 @@ def budget_samples(reports: BudgetReports, reporting: Mapping[str, int]) -> Samp
         name: [] for name in FIGURES if name.startswith("agentic_budget_")
     }
     for status in reports.statuses:
-        counters = _newest(status.counters)
-        shown = sorted(counters, key=_share_left)[:MOST_COUNTERS]
+        counters = lasting_counters(status.counters)
+        shown = sorted(counters, key=_fullest_first)[:MOST_COUNTERS]
         for counter in shown:
             _add_counter(found, status.tenant, counter, reports.refused)
         of_tenant = (status.tenant,)
@@ -281,16 +281,6 @@ def budget_samples(reports: BudgetReports, reporting: Mapping[str, int]) -> Samp
     ]
     workers: list[MetricSample] = [((tenant,), count) for tenant, count in reporting.items()]
     return {**found, "agentic_halts": halts, "agentic_workers_reporting": workers}
-
-
-def _newest(counters: Iterable[CounterStatus]) -> Sequence[CounterStatus]:
-    """Return the newest window of each counter, because two samples may not have the same labels."""
-    found = {
-        (counter.scope, counter.id, counter.window): counter
-        for counter in sorted(counters, key=lambda one: one.window_id)
-        if counter.scope not in SHORT_LIVED
-    }
-    return [*found.values()]
 
 
 def _add_counter(
@@ -321,12 +311,9 @@ def _add_counter(
         found["agentic_budget_exhausted_timestamp_seconds"].append((labels, end))
 
 
-def _share_left(counter: CounterStatus) -> tuple[bool, float, str, str, str]:
+def _fullest_first(counter: CounterStatus) -> tuple[float, str, str, str]:
     """Return a key that sorts the fullest counter first, and equal ones always in the same order."""
-    units = zip(counter.most, counter.spent, counter.held, strict=True)
-    shares = [1 - (spent + held) / most if most else 0.0 for most, spent, held in units if most is not None]
-    place = (str(counter.scope), counter.id, str(counter.window))
-    return (not counter.exhausted, min(shares, default=1.0), *place)
+    return counter.share_left, str(counter.scope), counter.id, str(counter.window)
 
 
 def _oldest_s(status: BudgetStatus) -> float:
