@@ -17,6 +17,7 @@ from agentic_trading.cli import (
     ask,
     budget,
     config,
+    dashboard,
     dlq,
     look,
     models,
@@ -176,6 +177,9 @@ app.add_typer(topics.app, name="topics")
 app.add_typer(archive.app, name="archive", short_help="Archive the records of all workers in one log.")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(config.keys_app, name="keys")
+app.command("dashboard", short_help="Serve pages about budgets and records for a browser.")(
+    dashboard.dashboard_command
+)
 
 
 def print_version(value: bool) -> None:  # noqa: FBT001 - typer hands an option's value over by place

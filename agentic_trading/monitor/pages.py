@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Final
 
+from agentic_trading.monitor.budgets import BudgetsPage
 from agentic_trading.monitor.page import PAGES, DashboardPage, PageFactory
 from agentic_trading.monitor.sources import Sources
 from agentic_trading.plugins import OfferError, loaded, offers
 
-OWN: Final[Sequence[PageFactory]] = ()
+OWN: Final[Sequence[PageFactory]] = (BudgetsPage,)
 """Our pages, in the order of the navigation. Those of packages follow."""
 
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
@@ -13,7 +14,7 @@ from aiohttp import web
 from agentic_trading.cancellation import OwnedTasks
 from agentic_trading.errors import TradingError
 from agentic_trading.logger import get_logger
-from agentic_trading.monitor.access import TokenCheck, is_own_host, security_headers
+from agentic_trading.monitor.access import TokenCheck, is_own_host, read_token, security_headers
 from agentic_trading.monitor.live import MOST_STREAMS, LiveParts
 from agentic_trading.monitor.page import (
     DashboardPage,
@@ -23,10 +24,11 @@ from agentic_trading.monitor.page import (
     PageAnswer,
     PageRequest,
 )
+from agentic_trading.monitor.pages import pages_of
 from agentic_trading.monitor.render import packaged, rendered
-from agentic_trading.monitor.sources import Sources
+from agentic_trading.monitor.sources import SourceOptions, Sources, open_sources
 from agentic_trading.platform.errors import OptionError
-from agentic_trading.platform.status_pages import ListenError
+from agentic_trading.platform.status_pages import ListenError, host_and_port
 
 log = get_logger()
 
@@ -286,6 +288,32 @@ async def dashboard_server(dashboard: Dashboard, host: str, port: int) -> AsyncG
         yield f"http://{shown}:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+async def serve_dashboard(
+    options: SourceOptions, address: str, token_file: Path | None, started: Callable[[str], None]
+) -> None:
+    """Serve the pages of sources until this is cancelled.
+
+    Args:
+        options: The sources.
+        address: HOST:PORT.
+        token_file: The file of the token. Without it, the host must be this machine alone.
+        started: It is called with the URL when the pages can be opened.
+
+    Raises:
+        ListenError: If the address cannot be used.
+        OptionError: If a source does not exist, or a token is missing or too short.
+
+    """
+    host, port = host_and_port(address)
+    token = await asyncio.to_thread(read_token, token_file, host)
+    async with open_sources(options) as sources:
+        pages = await asyncio.to_thread(pages_of, sources)
+        dashboard = Dashboard(sources, pages, host=host, token=token)
+        async with dashboard_server(dashboard, host, port) as url:
+            started(url)
+            await asyncio.Event().wait()
 
 
 async def _add_headers(_request: web.Request, answer: web.StreamResponse) -> None:

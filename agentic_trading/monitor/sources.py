@@ -103,6 +103,11 @@ class Sources:
             names.insert(0, host_of(self._options.ledger_url))
         return ", ".join(names) or "no source"
 
+    @property
+    def has_logs(self) -> bool:
+        """Whether there are folders of logs."""
+        return bool(self._paths)
+
     async def logs(self) -> tuple[ShownLog, ...]:
         """Return the logs, with those that are new in the folders. A log that has vanished stays."""
         await self._scan()

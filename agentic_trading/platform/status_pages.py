@@ -145,21 +145,25 @@ async def status_server(pages: StatusPages, address: str) -> AsyncGenerator[str]
         ListenError: If the address is invalid or in use.
 
     """
-    host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdecimal()) or int(port[:6]) > 65535:
-        raise ListenError(address, "which is not HOST:PORT")
+    host, port = host_and_port(address)
     try:
-        server = await asyncio.start_server(
-            pages.serve, host.strip("[]"), int(port), limit=MOST_REQUEST_BYTES
-        )
+        server = await asyncio.start_server(pages.serve, host, port, limit=MOST_REQUEST_BYTES)
     except OSError as e:
         raise ListenError(address, f"which cannot be used ({e.strerror})") from e
     async with server:
         try:
-            yield f"http://{host}:{server.sockets[0].getsockname()[1]}"
+            yield f"http://{address.rpartition(':')[0]}:{server.sockets[0].getsockname()[1]}"
         finally:
             server.close()
             pages.abort()
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of an address to listen at. Raises `ListenError` if it is not HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal()) or int(port[:6]) > 65535:
+        raise ListenError(address, "which is not HOST:PORT")
+    return host.strip("[]"), int(port)
 
 
 def _reply(status: str, body: bytes, *, kind: str = "application/json") -> bytes:
