@@ -49,13 +49,24 @@ class Chromium:
         self._thread = thread
 
     def visit(
-        self, path: Path, look: Callable[[Visit], T], *, width: int = 1200, scheme: Scheme = "light"
+        self,
+        path: Path | str,
+        look: Callable[[Visit], T],
+        *,
+        width: int = 1200,
+        scheme: Scheme = "light",
+        has_script: bool = True,
     ) -> T:
-        """Open a file in a theme, and return the result of `look`, which runs on the browser's thread."""
-        return self._thread.submit(self._visit, path, look, width, scheme).result()
+        """Open a file or a URL in a theme, and return the result of `look`, which runs on the browser's thread."""
+        url = path if isinstance(path, str) else path.resolve().as_uri()
+        return self._thread.submit(self._visit, url, look, width, scheme, has_script=has_script).result()
 
-    def _visit(self, path: Path, look: Callable[[Visit], T], width: int, scheme: Scheme) -> T:
-        page = self._browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    def _visit(
+        self, url: str, look: Callable[[Visit], T], width: int, scheme: Scheme, *, has_script: bool
+    ) -> T:
+        page = self._browser.new_page(
+            viewport={"width": width, "height": 800}, color_scheme=scheme, java_script_enabled=has_script
+        )
         found = Visit(page)
         page.on("console", lambda message: found.complaints.append(message.text))
         page.on("pageerror", lambda error: found.complaints.append(str(error)))
@@ -66,7 +77,7 @@ class Chromium:
 
         page.on("dialog", close)
         try:
-            page.goto(path.resolve().as_uri(), wait_until="load")
+            page.goto(url, wait_until="load")
             return look(found)
         finally:
             page.close()

@@ -1,5 +1,6 @@
 """Rows of the page of budgets: counters, refusals, waiting calls and workers, as texts that are ready to print."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,6 +22,7 @@ SPARK_WIDTH: Final = 90
 SPARK_HEIGHT: Final = 22
 NONE: Final = "-"
 
+_OFFSET: Final = re.compile(r"[+-]\d{4}$", re.ASCII)
 _SCOPES: Final = (ScopeKind.TENANT, ScopeKind.PRINCIPAL, ScopeKind.WORKFLOW, ScopeKind.AGENT)
 _WINDOWS: Final = (Window.NONE, Window.MONTH, Window.DAY, Window.HOUR, Window.MINUTE)
 
@@ -200,7 +202,7 @@ def counter_rows(name: str, view: BudgetView, counter: CounterStatus, now: datet
             scope=counter.scope,
             id="" if counter.id == view.tenant else counter.id,
             window=window_name(counter),
-            window_id=_window_text(counter.window_id),
+            window_id=_window_text(counter, as_of),
             used=f"{share:.0%} used, {held / most if most else 0:.0%} held",
             bar=(_text(ends[0]), _text(ends[1]), _text(ends[2])),
             widths=(_text(ends[1]), _text(ends[1] - ends[0]), _text(ends[2] - ends[1])),
@@ -224,9 +226,12 @@ def _text(place: float) -> str:
     return f"{place:.1f}"
 
 
-def _window_text(window_id: str) -> str:
-    """Return the id of a window without its offset: `2026-11-28 20:10`."""
-    return window_id[:16].replace("T", " ")
+def _window_text(counter: CounterStatus, as_of: datetime) -> str:
+    """Return the id of a window for readers, without the part that is also in `as_of`: `20:00`, `2026-11-27`."""
+    text = _OFFSET.sub("", counter.window_id).replace("T", " ")
+    text = f"{text}:00" if counter.window is Window.HOUR else text
+    today = f"{as_of:%Y-%m-%d}"
+    return "" if today.startswith(text) else text.removeprefix(today).strip()
 
 
 def _outlook(counter: CounterStatus, unit: Unit, share: float, as_of: datetime, *, runs: bool) -> Outlook:

@@ -14,6 +14,7 @@ from agentic_trading.governance.controls_document import Halt
 from agentic_trading.governance.limits import Window, limit_text
 from agentic_trading.governance.status_feed import CounterStatus
 from agentic_trading.monitor import budget_rows as rows
+from agentic_trading.monitor.figures import metrics_of
 from agentic_trading.monitor.page import NotShownError, PageAnswer, PageRequest
 from agentic_trading.monitor.sources import Sources
 from agentic_trading.operate.budgets import BudgetView, read_view, uncounted_limits
@@ -175,6 +176,11 @@ class BudgetsPage:
         view = await asyncio.to_thread(self._page, tenant)
         return PageAnswer("agentic_trading.monitor/budgets.html.j2", view)
 
+    async def metrics(self) -> bytes:
+        """Return the metrics of the budgets as they were read last."""
+        views = [each.view for each in self.views]
+        return await asyncio.to_thread(metrics_of, views, self._read_at or self._clock.now())
+
     @property
     def views(self) -> Sequence[NamedView]:
         """The budgets as they were read last, the fullest tenant first."""
@@ -291,7 +297,7 @@ def _spent_up(views: Iterable[NamedView]) -> Iterator[str]:
                     )
                     named = rows.counter_name(counter, each.view.tenant)
                     yield (
-                        f"{each.view.tenant} · {named}, {rows.window_name(counter)}: {amounts} spent. "
+                        f"{each.view.tenant} · {named}, {rows.window_name(counter)}: {amounts} used. "
                         "New calls in it are refused."
                     )
 
@@ -309,7 +315,8 @@ def _main_counters(view: NamedView) -> list[CounterStatus]:
 def _figures(views: Sequence[NamedView], now: datetime) -> Iterator[BudgetFigure]:
     counters = [counter for each in views for counter in _main_counters(each)]
     windows = Counter(rows.window_name(counter) for counter in counters)
-    note = "USD, " + ", ".join(f"{name} of {pluralize(n, 'counter')}" for name, n in windows.items())
+    parts = (f"{pluralize(n, 'counter')} {_per(name)}" for name, n in windows.items())
+    note = f"USD, of {' and '.join(parts)}"
     spent, held, in_doubt = (
         sum(getattr(each, name)[0] for each in counters) for name in ("spent", "held", "in_doubt")
     )
@@ -319,6 +326,10 @@ def _figures(views: Sequence[NamedView], now: datetime) -> Iterator[BudgetFigure
     paces = [each.nusd_per_hour for each in counters if each.nusd_per_hour is not None]
     yield BudgetFigure("pace of the last hour", rows.money(sum(paces)) if paces else rows.NONE, "USD an hour")
     yield _first_out(views, now)
+
+
+def _per(window: str) -> str:
+    return "in total" if window == "total" else f"per {window}"
 
 
 def _first_out(views: Iterable[NamedView], now: datetime) -> BudgetFigure:

@@ -114,5 +114,14 @@ class LivePage(DashboardPage, Protocol):
         ...
 
 
+@runtime_checkable
+class MeasuredPage(DashboardPage, Protocol):
+    """A page whose figures are also served as metrics."""
+
+    async def metrics(self) -> bytes:
+        """Return the metrics in the Prometheus text format."""
+        ...
+
+
 PageFactory = Callable[[Sources], DashboardPage]
 """Returns a page of sources."""

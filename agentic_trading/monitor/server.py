@@ -14,16 +14,9 @@ from aiohttp import web
 from agentic_trading.cancellation import OwnedTasks
 from agentic_trading.errors import TradingError
 from agentic_trading.logger import get_logger
+from agentic_trading.monitor import page as page_api
 from agentic_trading.monitor.access import TokenCheck, is_own_host, read_token, security_headers
 from agentic_trading.monitor.live import MOST_STREAMS, LiveParts
-from agentic_trading.monitor.page import (
-    DashboardPage,
-    HtmlFile,
-    LivePage,
-    NotShownError,
-    PageAnswer,
-    PageRequest,
-)
 from agentic_trading.monitor.pages import pages_of
 from agentic_trading.monitor.render import packaged, rendered
 from agentic_trading.monitor.sources import SourceOptions, Sources, open_sources
@@ -98,13 +91,13 @@ class Dashboard:
     """
 
     def __init__(
-        self, sources: Sources, pages: Sequence[DashboardPage], *, host: str, token: str = ""
+        self, sources: Sources, pages: Sequence[page_api.DashboardPage], *, host: str, token: str = ""
     ) -> None:
         self._sources = sources
         self._pages = tuple(pages)
         self._host = host
         self._token = TokenCheck(token)
-        self._live = LiveParts([each for each in pages if isinstance(each, LivePage)], self._part)
+        self._live = LiveParts([each for each in pages if isinstance(each, page_api.LivePage)], self._part)
 
     def application(self) -> web.Application:
         """Return the application, which also reads the live pages while it runs."""
@@ -116,9 +109,11 @@ class Dashboard:
         if self._token.is_needed:
             app.router.add_post(ENTER, self._enter)
         for page in self._pages:
+            if isinstance(page, page_api.MeasuredPage):
+                app.router.add_get("/metrics", partial(self._metrics, page))
             for path in page.paths:
                 app.router.add_get(path, partial(self._page, page, path))
-            if isinstance(page, LivePage):
+            if isinstance(page, page_api.LivePage):
                 app.router.add_get(_stream_path(page), partial(self._stream, page))
         return app
 
@@ -151,8 +146,8 @@ class Dashboard:
                 answer = await self._error(405, "This dashboard is read-only. Allowed: GET and HEAD.")
                 answer.headers["Allow"] = ", ".join(sorted(e.allowed_methods))
                 return answer
-            case web.HTTPNotFound() | NotShownError():
-                return await self._error(404, f"{NotShownError()}.")
+            case web.HTTPNotFound() | page_api.NotShownError():
+                return await self._error(404, f"{page_api.NotShownError()}.")
             case web.HTTPException():
                 return await self._error(e.status, f"{e.reason}.")
             case OptionError():
@@ -193,25 +188,36 @@ class Dashboard:
     async def _static_file(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if name not in STATIC:
-            raise NotShownError
+            raise page_api.NotShownError
         text = await asyncio.to_thread(packaged, PACKAGE, name, folder="static")
         return web.Response(text=text, content_type=STATIC[name], charset="utf-8")
 
-    async def _page(self, page: DashboardPage, path: str, request: web.Request) -> web.Response:
-        if isinstance(page, LivePage):
+    async def _page(self, page: page_api.DashboardPage, path: str, request: web.Request) -> web.Response:
+        if isinstance(page, page_api.LivePage):
             await self._live.ready()
         answer = await page.answer(_request_of(request, path))
         match answer:
-            case HtmlFile(html, digest):
+            case page_api.HtmlFile(html, digest):
                 return _html(html, headers=security_headers(digest))
-            case PageAnswer():
-                stream = f"{_stream_path(page)}?{request.query_string}" if isinstance(page, LivePage) else ""
+            case page_api.PageAnswer():
+                stream = (
+                    f"{_stream_path(page)}?{request.query_string}"
+                    if isinstance(page, page_api.LivePage)
+                    else ""
+                )
                 status = 503 if self._live.problem(page.name) else answer.status
                 return _html(await self._rendered(page, answer, "base", stream), status)
             case plain:
                 return web.Response(text=plain.text, content_type="text/plain", charset="utf-8")
 
-    async def _stream(self, page: LivePage, request: web.Request) -> web.StreamResponse:
+    async def _metrics(self, page: page_api.MeasuredPage, _request: web.Request) -> web.Response:
+        await self._live.ready()
+        if problem := self._live.problem(page.name):
+            return await self._error(503, f"{self._sources.without_paths(problem)}.")
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(body=await page.metrics(), headers=headers)
+
+    async def _stream(self, page: page_api.LivePage, request: web.Request) -> web.StreamResponse:
         """Send the live part of a page each time it changes."""
         wanted = _request_of(request, page.paths[0])
         await self._live.ready()
@@ -235,18 +241,20 @@ class Dashboard:
                     break
         return answer
 
-    async def _part(self, page: LivePage, request: PageRequest) -> str:
+    async def _part(self, page: page_api.LivePage, request: page_api.PageRequest) -> str:
         answer = await page.answer(request)
-        return await self._rendered(page, answer, "part") if isinstance(answer, PageAnswer) else ""
+        return await self._rendered(page, answer, "part") if isinstance(answer, page_api.PageAnswer) else ""
 
-    async def _rendered(self, page: DashboardPage, answer: PageAnswer, layout: str, stream: str = "") -> str:
+    async def _rendered(
+        self, page: page_api.DashboardPage, answer: page_api.PageAnswer, layout: str, stream: str = ""
+    ) -> str:
         site = Site(self._navigation, page.name, self._sources.place, await self._notices(page), stream)
         # In a thread, because a page of thousands of counters takes long.
         return await asyncio.to_thread(
             rendered, answer.template, page=answer.page, site=site, layout=f"{PACKAGE}/{layout}.html.j2"
         )
 
-    async def _notices(self, page: DashboardPage) -> tuple[Notice, ...]:
+    async def _notices(self, page: page_api.DashboardPage) -> tuple[Notice, ...]:
         found = [Notice(f"{text}.") for text in await self._sources.problems()]
         if problem := self._live.problem(page.name):
             text = self._sources.without_paths(problem)
@@ -326,11 +334,11 @@ def _html(text: str, status: int = 200, headers: Mapping[str, str] | None = None
     return web.Response(text=text, status=status, content_type="text/html", charset="utf-8", headers=headers)
 
 
-def _request_of(request: web.Request, path: str) -> PageRequest:
-    return PageRequest(path, dict(request.match_info), dict(request.query))
+def _request_of(request: web.Request, path: str) -> page_api.PageRequest:
+    return page_api.PageRequest(path, dict(request.match_info), dict(request.query))
 
 
-def _stream_path(page: DashboardPage) -> str:
+def _stream_path(page: page_api.DashboardPage) -> str:
     return f"/events/{page.name.lower()}"
 
 
