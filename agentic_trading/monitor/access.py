@@ -74,8 +74,8 @@ def read_token(file: Path | None, host: str) -> str:
     """Return the token in a file, or an empty text without a file. Blocks.
 
     Raises:
-        OptionError: If the host is not loopback and there is no file, or the token is too short.
-        UnreadableFileError: If the file cannot be read.
+        OptionError: If the host is not loopback and there is no file, the file cannot be read, or the token
+            is too short.
 
     """
     if file is None:
@@ -83,7 +83,11 @@ def read_token(file: Path | None, host: str) -> str:
             return ""
         allowed = f"a file with a token of at least {LEAST_TOKEN_CHARS} characters, or --http 127.0.0.1:PORT"
         raise OptionError("--token-file", f"missing, and --http {host} is not this machine alone", allowed)
-    token = read_utf8(file, most_bytes=MOST_SECRET_BYTES).strip()
+    try:
+        token = read_utf8(file, most_bytes=MOST_SECRET_BYTES).strip()
+    except OSError as e:
+        found = f"{file}, which cannot be read ({e.strerror})"
+        raise OptionError("--token-file", found, "a text file") from e
     if len(token) < LEAST_TOKEN_CHARS:
         allowed = f"at least {LEAST_TOKEN_CHARS} random characters, as `openssl rand -hex 32` prints them"
         raise OptionError("--token-file", f"{file}, whose token has {len(token)} characters", allowed)

@@ -14,7 +14,10 @@ from agentic_trading.monitor.page import LivePage, NotShownError, PageRequest
 log = get_logger()
 
 EVERY_S: Final = 1.0
-"""Seconds between two readings. After a slow reading, the pause is as long as the reading."""
+"""Seconds between two readings."""
+
+LONGEST_PAUSE_S: Final = 2.0
+"""Seconds of the pause after a slow reading, so that thousands of counters leave time for pages."""
 
 MOST_STREAMS: Final = 64
 """Streams at once. A browser that opens one more shows its page without updates."""
@@ -58,7 +61,7 @@ class LiveParts:
             self._ready.set()
             await self._render_watched()
             took = self._clock.monotonic() - began
-            await self._clock.sleep(max(EVERY_S - took, took))
+            await self._clock.sleep(max(EVERY_S - took, min(took, LONGEST_PAUSE_S)))
 
     async def ready(self) -> None:
         """Wait for the first reading, but not for long."""

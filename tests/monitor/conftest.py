@@ -15,6 +15,8 @@ from agentic_trading.monitor.page import DashboardPage
 from agentic_trading.monitor.pages import pages_of
 from agentic_trading.monitor.server import Dashboard, dashboard_server
 from agentic_trading.monitor.sources import SourceOptions, Sources, open_sources
+from tests.monitor.fleet import Fleet, play, running_fleet
+from tests.redis_server import own_server, servers
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,19 @@ class RunningDashboard:
             connection.request(method, path, body=body, headers=headers)
             answer = connection.getresponse()
             return Answered(answer.status, dict(answer.getheaders()), answer.read().decode())
+        finally:
+            connection.close()
+
+    def events(self, path: str, is_last: Callable[[str], bool], *, most: int = 40) -> list[str]:
+        """Return the live parts of a page up to one that is meant, at most so many."""
+        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=30)
+        try:
+            connection.request("GET", path)
+            answer, parts = connection.getresponse(), list[str]()
+            while len(parts) < most and not (parts and is_last(parts[-1])):
+                lines = [line.decode() for line in iter(answer.readline, b"\n")]
+                parts.append("".join(line.removeprefix("data: ") for line in lines[1:]))
+            return parts
         finally:
             connection.close()
 
@@ -94,3 +109,12 @@ def dashboard() -> Iterator[StartDashboard]:
     """Return a function that starts a dashboard of `SourceOptions`, which ends with the test."""
     with ExitStack() as stack:
         yield lambda options, **given: stack.enter_context(running_dashboard(options, **given))
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Return two workers with three tenants in different states, on a server of their own."""
+    name = next((each for each in servers() if each != "given"), "valkey")
+    with own_server(name) as server, running_fleet(server.url, tmp_path_factory.mktemp("fleet")) as running:
+        play(running)
+        yield running

@@ -47,6 +47,7 @@ class Held(ScriptedProvider):
 
     def __init__(self) -> None:
         super().__init__(lambda _request: LONG)
+        self.began = asyncio.Event()
         self.ends = asyncio.Event()
 
     @override
@@ -54,6 +55,7 @@ class Held(ScriptedProvider):
         if request.envelope.agent_id == "late":
             raise ProviderError(FailureKind.TIMEOUT, "no answer within 30 s", sent=True)
         if request.envelope.agent_id == "held":
+            self.began.set()
             await self.ends.wait()
         return await super().complete(request)
 
@@ -114,15 +116,17 @@ class Fleet:
         asked = question(self.asked, tenant, "held")
 
         async def begin() -> None:
+            self.provider.began.clear()
             self.held.create_task(self.platforms[0].ask(asked))
+            await self.provider.began.wait()
 
         self.wait(begin)
 
     def order(self, tenant: str, wanted: OperatorCommand, why: str = "") -> None:
         """Execute a command of an operator."""
+        controls = RedisControlStore(self.url)  # here, because it reads its scripts
 
         async def execute() -> None:
-            controls = RedisControlStore(self.url)
             try:
                 await execute_command(
                     controls, tenant, wanted, by="risk-desk", why=why, at=SystemClock().now()
@@ -133,21 +137,24 @@ class Fleet:
         self.wait(execute)
 
 
+def _platform(url: str, folder: Path, name: str, provider: Held) -> Platform:
+    config = PlatformConfig(
+        folder=folder, name=name, ledger=LedgerConfig(url=url), tenants=TENANTS, concurrency=8
+    )
+    return Platform(config, Ports(providers={"scripted": provider}))
+
+
 @contextmanager
 def running_fleet(url: str, folder: Path) -> Iterator[Fleet]:
     """Run the workers `w1` and `w2` while the block runs, with logs in `folder`."""
     loop, started, ends = asyncio.new_event_loop(), Future[Fleet](), asyncio.Event()
 
+    provider = Held()
+    made = [_platform(url, folder, name, provider) for name in ("w1", "w2")]
+
     async def run() -> None:
-        provider = Held()
         async with AsyncExitStack() as stack:
-            platforms = []
-            for name in ("w1", "w2"):
-                config = PlatformConfig(
-                    folder=folder, name=name, ledger=LedgerConfig(url=url), tenants=TENANTS, concurrency=8
-                )
-                ports = Ports(providers={"scripted": provider})
-                platforms.append(await stack.enter_async_context(Platform(config, ports)))
+            platforms = [await stack.enter_async_context(platform) for platform in made]
             async with asyncio.TaskGroup() as held:
                 started.set_result(Fleet(url, folder, loop, platforms, provider, held))
                 await ends.wait()
