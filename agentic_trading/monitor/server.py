@@ -11,7 +11,7 @@ from typing import Final
 
 from aiohttp import web
 
-from agentic_trading.cancellation import OwnedTasks
+from agentic_trading.cancellation import OwnedTasks, on_first_signal
 from agentic_trading.errors import TradingError
 from agentic_trading.logger import get_logger
 from agentic_trading.monitor import page as page_api
@@ -301,7 +301,7 @@ async def dashboard_server(dashboard: Dashboard, host: str, port: int) -> AsyncG
 async def serve_dashboard(
     options: SourceOptions, address: str, token_file: Path | None, started: Callable[[str], None]
 ) -> None:
-    """Serve the pages of sources until this is cancelled.
+    """Serve the pages of sources until the first SIGINT or SIGTERM.
 
     Args:
         options: The sources.
@@ -321,7 +321,9 @@ async def serve_dashboard(
         dashboard = Dashboard(sources, pages, host=host, token=token)
         async with dashboard_server(dashboard, host, port) as url:
             started(url)
-            await asyncio.Event().wait()
+            ends = asyncio.Event()
+            with on_first_signal(ends.set):
+                await ends.wait()
 
 
 async def _add_headers(_request: web.Request, answer: web.StreamResponse) -> None:
