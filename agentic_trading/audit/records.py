@@ -81,6 +81,7 @@ class RecordFilters(TypedDict, total=False):
     until: str | datetime | None
     trace_id: str
     after: int
+    before: int
     where: str
 
 
@@ -173,7 +174,7 @@ class RecordReader(AbstractContextManager["RecordReader"]):
                 values[name] = self._moment(name, value)
             elif name == "trace_id":
                 values[name] = self._wait(full_id(self._merged, value, of="trace", tenant=self._tenant))
-            elif name not in {"after", "where"}:
+            elif name not in {"after", "before", "where"}:
                 values[name] = (value,) if isinstance(value, str) else tuple(value)
         query = RecordQuery(**values)
         if query.since and query.until and query.since >= query.until:

@@ -48,7 +48,7 @@ from agentic_trading.llm.limits import RetryPolicy, nusd_from_usd
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import Record, Records
-from agentic_trading.operate import providers
+from agentic_trading.operate import lines, providers
 from agentic_trading.operate.choices import MODELS, listed, with_model
 from agentic_trading.operate.providers import model_row
 from agentic_trading.operate.question_rules import ASK_RULES, FAILURES, SPEND
@@ -316,7 +316,7 @@ def _say_bound(bound_nusd: int, budget_nusd: int) -> None:
     """Print the number of calls that the budget covers at their maximum cost. Most calls cost far less."""
     if bound_nusd:
         say(
-            f"A call can cost up to {output.usd(bound_nusd)} USD. --max-cost covers {budget_nusd // bound_nusd:,} such calls.",
+            f"A call can cost up to {lines.usd(bound_nusd)} USD. --max-cost covers {budget_nusd // bound_nusd:,} such calls.",
             err=True,
         )
 
@@ -351,7 +351,7 @@ def _drawn(outcome: RecursionOutcome, options: AskOptions) -> Iterator[Renderabl
     cost = sum(frame.cost_nusd for frame in outcome.frames)
     calls = sum(frame.calls for frame in outcome.frames)
     yield output.heading("Trace")
-    yield output.facts([("id", outcome.trace_id), ("calls", f"{calls}"), ("cost", f"{output.usd(cost)} USD")])
+    yield output.facts([("id", outcome.trace_id), ("calls", f"{calls}"), ("cost", f"{lines.usd(cost)} USD")])
 
 
 def _resumed(trace_id: str, options: AskOptions) -> str:
@@ -391,7 +391,7 @@ async def evidence_of(log: AskedLog, tenant: str) -> Mapping[str, Any]:
                     "agent": row.key[1],
                     "calls": row.attempts,
                     "failed": row.failed,
-                    "usd": output.usd(row.cost_nusd),
+                    "usd": lines.usd(row.cost_nusd),
                 }
                 for row in spend[-MOST_ROWS:]
             ],
@@ -406,7 +406,7 @@ async def evidence_of(log: AskedLog, tenant: str) -> Mapping[str, Any]:
                 "time": chain.last[:19],
                 "subject": chain.subject,
                 "outcome": outcome,
-                "usd": output.usd(chain.cost_nusd),
+                "usd": lines.usd(chain.cost_nusd),
             }
             for chain, outcome in decisions[:MOST_DECISIONS]
         ],

@@ -33,6 +33,7 @@ from agentic_trading.llm.event import PLATFORM
 from agentic_trading.operate import budgets as budget_api
 from agentic_trading.operate.budget_log import BudgetEvent, LedgerRebuildReport
 from agentic_trading.operate.choices import check_ledger_url
+from agentic_trading.operate.lines import format_time, printable, usd
 from agentic_trading.operate.operator_commands import command_values, execute_acknowledged, live_place
 from agentic_trading.platform.errors import OptionError
 
@@ -112,7 +113,7 @@ def controls_table(place: str, tenant: str, controls: TenantControls) -> list[Re
     lines += [
         (
             "HALTED",
-            f"{halt.scope} {halt.id} by {halt.by} at {output.format_time(halt.at)}"
+            f"{halt.scope} {halt.id} by {halt.by} at {format_time(halt.at)}"
             + (f": {halt.why}" if halt.why else ""),
         )
         for halt in controls.halts
@@ -144,11 +145,11 @@ def history_table(found: Sequence[BudgetEvent], tenant: str) -> list[RenderableT
     if not found:
         return [output.paragraph(f"No budget events of tenant {tenant}.")]
     columns: dict[str, Callable[[BudgetEvent], str]] = {
-        "time": lambda one: " to ".join(dict.fromkeys(map(output.format_time, (one.first, one.last)))),
+        "time": lambda one: " to ".join(dict.fromkeys(map(format_time, (one.first, one.last)))),
         "event": lambda one: one.what,
         "scope": lambda one: one.subject,
         "count": lambda one: f"{one.times:,}",
-        "charged": lambda one: f"{output.usd(one.nusd)} USD" if one.nusd else "",
+        "charged": lambda one: f"{usd(one.nusd)} USD" if one.nusd else "",
         "reason": lambda one: one.why,
     }
     return [
@@ -164,7 +165,7 @@ def rebuild_lines(report: LedgerRebuildReport) -> list[RenderableType]:
     """Return the result of a rebuild."""
     lines = [
         *(("from", log) for log in report.logs),
-        ("before", f"{output.usd(report.knew_nusd)} USD spent"),
+        ("before", f"{usd(report.knew_nusd)} USD spent"),
         *(
             ("wrong snapshot", f"{log}: the ledger was rebuilt from all its lines")
             for log in report.differing
@@ -174,7 +175,7 @@ def rebuild_lines(report: LedgerRebuildReport) -> list[RenderableType]:
         ("calls", f"{report.calls:,}, {report.in_doubt:,} of them in doubt"),
         (
             "charged",
-            f"{output.usd(report.charged_nusd)} USD, {output.usd(report.in_doubt_nusd)} USD of it in doubt",
+            f"{usd(report.charged_nusd)} USD, {usd(report.in_doubt_nusd)} USD of it in doubt",
         ),
         *(("restored", one) for one in report.restored),
         ("limits", "; ".join(report.limits) or _NO_LIMITS),
@@ -206,8 +207,8 @@ def _halts(view: budget_api.BudgetView) -> Iterator[RenderableType]:
         for halt in controls.halts:
             whose = "every tenant's " if tenant == PLATFORM else ""
             why = f": {halt.why}" if halt.why else ""
-            halted = f"{whose}{halt.scope} {halt.id}, by {halt.by} at {output.format_time(halt.at)}{why}"
-            yield Text(f"  HALTED: {output.printable(halted)}", style="bold red")
+            halted = f"{whose}{halt.scope} {halt.id}, by {halt.by} at {format_time(halt.at)}{why}"
+            yield Text(f"  HALTED: {printable(halted)}", style="bold red")
 
 
 def _not_counted_yet(view: budget_api.BudgetView) -> Iterator[RenderableType]:
@@ -257,7 +258,7 @@ def _counter_rows(counter: CounterStatus) -> Iterator[tuple[str, ...]]:
 def _exhausted(counter: CounterStatus, unit: limit_types.Unit) -> str:
     if unit in counter.exhausted:
         return "exhausted"
-    return output.format_time(counter.exhausted_at) if counter.exhausted_at is not None else ""
+    return format_time(counter.exhausted_at) if counter.exhausted_at is not None else ""
 
 
 def _queued(requests: Sequence[QueuedStatus]) -> Table:
@@ -277,7 +278,7 @@ def _refused(workers: Sequence[BudgetStatus]) -> Iterator[RenderableType]:
     if refusals:
         yield output.heading("Latest denials")
         columns: dict[str, Callable[[DenialStatus], str]] = {
-            "time": lambda one: output.format_time(one.at),
+            "time": lambda one: format_time(one.at),
             "agent": lambda one: one.agent,
             "workflow": lambda one: one.workflow,
             "kind": lambda one: str(one.kind),
@@ -299,7 +300,7 @@ def _workers(workers: Sequence[BudgetStatus]) -> Iterator[RenderableType]:
     columns: dict[str, Callable[[BudgetStatus], str]] = {
         "worker": lambda one: one.worker if one.is_running else f"{one.worker} (ended)",
         "reported at": lambda one: f"{one.time:%Y-%m-%d %H:%M:%S}",
-        "session time": lambda one: output.format_time(one.as_of),
+        "session time": lambda one: format_time(one.as_of),
         **numbers,
     }
     yield output.heading("Workers")
@@ -311,7 +312,7 @@ def _reserved_share(calls: CallCounts) -> str:
 
 
 def _amount(unit: limit_types.Unit, value: int) -> str:
-    return output.usd(value) if unit == "nano-USD" else f"{value:,}"
+    return usd(value) if unit == "nano-USD" else f"{value:,}"
 
 
 _LOOK_EVERY_S = 0.25

@@ -127,7 +127,7 @@ class PlainGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as e:
-            from agentic_trading.cli.output import printable_lines
+            from agentic_trading.operate.lines import printable_lines
 
             e.message = printable_lines(plain_usage_errors(e.message))
             raise

@@ -115,7 +115,7 @@ def _leave(code: ExitCode, message: str, *, debug: bool) -> NoReturn:
 
 def say(text: str, *, err: bool = False) -> None:
     """Print text with control characters escaped, on standard error if `err` is set."""
-    from agentic_trading.cli.output import printable_lines
+    from agentic_trading.operate.lines import printable_lines
 
     typer.echo(printable_lines(text), err=err)
 

@@ -211,7 +211,7 @@ def _with_whole_trace(logs: Sequence[Path], query: Any, tenant: str | None) -> A
 
 def warn_of_ends(logs: Sequence[Path], tenant: str | None) -> None:
     """Print a warning for each finding at the ends of logs."""
-    from agentic_trading.cli.output import printable
+    from agentic_trading.operate.lines import printable
     from agentic_trading.operate.log_check import check_end
 
     found = [finding for log in logs for finding in run_async(check_end(log)).findings]

@@ -15,16 +15,11 @@ from agentic_trading.audit.logs import MergedRecords
 from agentic_trading.audit.spend import SpendReport
 from agentic_trading.audit.trace import full_id
 from agentic_trading.cancellation import run_async
-from agentic_trading.cli.output import (
-    printable,
-    rows,
-    table,
-    unbroken,
-    usd,
-)
+from agentic_trading.cli.output import rows, table, unbroken
 from agentic_trading.llm.facts import RecordQuery
 from agentic_trading.llm.store import Spend, SpendKey
 from agentic_trading.operate.choices import pluralize
+from agentic_trading.operate.lines import printable, usd
 from agentic_trading.operate.log_check import KnownEnd, LogCheck
 from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.port_adapters import records_of

@@ -4,8 +4,6 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from decimal import Decimal
 from textwrap import wrap
 from typing import Any, Final, TypeVar
 
@@ -20,7 +18,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from typing_extensions import override
 
-from agentic_trading.llm.limits import NANO
+from agentic_trading.operate.lines import printable, printable_lines
 
 T = TypeVar("T")
 
@@ -170,27 +168,6 @@ def command_line(text: str) -> Text:
 def unbroken(label: str, value: str) -> Text:
     """Return a labelled value to copy, such as a digest. It is never wrapped."""
     return Text(f"  {label} {printable(value)}", no_wrap=True, overflow="ignore")
-
-
-def printable(text: str) -> str:
-    """Return `text` with control characters escaped, because models and feeds are not trusted."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def printable_lines(text: str) -> str:
-    """Return `text` with control characters escaped, except line breaks."""
-    return "\n".join(map(printable, text.split("\n")))
-
-
-def usd(nusd: int) -> str:
-    """Format nano-dollars as dollars, with two decimals from ten dollars on, otherwise six."""
-    amount = Decimal(nusd) / NANO
-    return f"{amount:,.2f}" if abs(amount) >= 10 else f"{amount:,.6f}"
-
-
-def format_time(value: datetime | None) -> str:
-    """Format a UTC timestamp to the minute. None becomes `-`."""
-    return "-" if value is None else f"{value:%Y-%m-%d %H:%M}"
 
 
 def counts(numbers: dict[str, int]) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, BinaryIO, Final, Literal, Never, assert_never
 from pydantic import BaseModel, Field, FiniteFloat, InstanceOf, ValidationError
 
 from agentic_trading.cli.exits import ExitCode, say
-from agentic_trading.cli.output import escape_json_line, print_json, printable
+from agentic_trading.cli.output import escape_json_line, print_json
 from agentic_trading.files import read_file, whole_number
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import EnvelopeWorkflow
@@ -21,6 +21,7 @@ from agentic_trading.llm.fields import LARGEST_COUNT, Count, PositiveCount
 from agentic_trading.llm.limits import OutputMode, OutputPolicy
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import AttemptTrace, Fix, Stage, Usage, Violation
+from agentic_trading.operate.lines import printable
 from agentic_trading.platform.errors import OptionError
 from agentic_trading.structured.decode import MAX_BYTES
 from agentic_trading.structured.engine import AskAgain, GiveUp, RaiseCap, next_step, read

@@ -23,9 +23,9 @@ from agentic_trading.cli import output
 from agentic_trading.cli.exits import ExitCode, say, stop
 from agentic_trading.cli.look import warn_of_ends
 from agentic_trading.cli.options import listed_names
-from agentic_trading.cli.output import printable, usd
 from agentic_trading.llm.facts import ANY, FactKey, FactSums, RecordQuery
 from agentic_trading.llm.log_line import INTERACTION, read_line
+from agentic_trading.operate.lines import printable, usd
 from agentic_trading.platform.errors import OptionError
 
 Form = Literal["table", "json", "csv", "raw"]

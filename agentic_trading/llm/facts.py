@@ -84,6 +84,7 @@ class RecordQuery:
         until: The first time after the selection.
         trace_id: The decision chain, empty for all.
         after: Only records in lines above this number.
+        before: Only records in lines below this number. 0 means all.
         where: One more condition, in SQL over the fields of `Fact`. Times are texts such as
             `2026-06-01T00:00:00.000000Z`, and the flags, tokens, costs and durations of events are NULL. It may
             have subqueries over the selected `facts`.
@@ -103,10 +104,11 @@ class RecordQuery:
     until: datetime | None = None
     trace_id: str = ""
     after: int = 0
+    before: int = 0
     where: str = ""
 
     def selects(self, names: object, time: datetime, trace_id: str) -> bool:
-        """Return whether a record meets all fields but `after` and `where`. `names` has its named facts."""
+        """Return whether a record meets all fields but `after`, `before` and `where`. `names` has its named facts."""
         return (
             all(_has_one_of(getattr(names, field), getattr(self, field)) for field in NAME_FIELDS)
             and (self.since is None or time >= self.since)

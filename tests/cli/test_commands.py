@@ -13,6 +13,7 @@ from agentic_trading.cli import chains
 from agentic_trading.cli.commands import COMMANDS
 from agentic_trading.cli.exits import ExitCode
 from agentic_trading.llm.event import Event
+from agentic_trading.operate import trace_lines
 from agentic_trading.platform import Platform, PlatformConfig, Ports
 from tests.build import event
 from tests.cli.conftest import Command
@@ -27,10 +28,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a folder on `sys.path`. Modules loaded from it are forgotten after the test."""
     folder = tmp_path / "site"
     monkeypatch.syspath_prepend(str(folder))
-    chains.renderer_of.cache_clear()
+    trace_lines.renderer_of.cache_clear()
     chains.warn_once.cache_clear()
     yield folder
-    chains.renderer_of.cache_clear()
+    trace_lines.renderer_of.cache_clear()
     forget("acme_desk", "other_desk")
 
 

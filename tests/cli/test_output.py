@@ -22,12 +22,11 @@ from agentic_trading.cli.output import (
     heading,
     paragraph,
     print_table,
-    printable,
     show_json,
     unbroken,
-    usd,
 )
 from agentic_trading.errors import TradingError
+from agentic_trading.operate.lines import printable, usd
 from tests.build import NOW, event
 
 

@@ -166,6 +166,8 @@ async def test_facts_of_an_event_have_no_attempt(source: Source) -> None:
         (RecordQuery(trace_id="t-1", kind=("interaction",)), [2, 3]),
         (RecordQuery(trace_id="none"), []),
         (RecordQuery(after=4), [5, 6]),
+        (RecordQuery(before=3), [1, 2]),
+        (RecordQuery(after=2, before=4), [3]),
         (RecordQuery(where="latency_ms > 8000"), [3]),
         (RecordQuery(where="NOT success"), [3]),
         (RecordQuery(where="success"), [2, 5]),

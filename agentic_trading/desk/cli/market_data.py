@@ -21,6 +21,7 @@ from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import Duplicate, FeedItem, Gap, UnreadColumns
 from agentic_trading.desk.market.samples import SAMPLES, Sample
 from agentic_trading.desk.session.feeds import CheckedFeed, open_feeds, sources
+from agentic_trading.operate.lines import format_time
 
 app = typer.Typer(help="Market data: shipped samples and files.", no_args_is_help=True)
 
@@ -55,8 +56,8 @@ def sample_table(samples: Iterable[Sample]) -> Table:
         "symbol": lambda sample: sample.symbol,
         "bars": lambda sample: str(sample.timeframe),
         "rows": lambda sample: f"{sample.rows:,}",
-        "from": lambda sample: output.format_time(sample.first_open),
-        "to (UTC)": lambda sample: output.format_time(sample.last_close),
+        "from": lambda sample: format_time(sample.first_open),
+        "to (UTC)": lambda sample: format_time(sample.last_close),
         "licence": lambda sample: sample.licence,
     }
     return output.listing(samples, columns, right=("rows",))
@@ -109,12 +110,12 @@ def _facts_of(contents: Contents) -> Iterator[tuple[str, str]]:
     yield "rows", f"{contents.rows:,}"
     yield (
         "span (UTC)",
-        f"{output.format_time(contents.first_open)} to {output.format_time(contents.last_close)}",
+        f"{format_time(contents.first_open)} to {format_time(contents.last_close)}",
     )
     yield "prices", f"{contents.low} to {contents.high}"
     yield "gaps", f"{len(contents.gaps):,}, none filled" if contents.gaps else "none"
     for line in output.capped([
-        f"{gap.missing:,} missing from {output.format_time(gap.after)} to {output.format_time(gap.before)}"
+        f"{gap.missing:,} missing from {format_time(gap.after)} to {format_time(gap.before)}"
         for gap in contents.gaps
     ]):
         yield "", line

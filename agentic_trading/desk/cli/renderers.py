@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from agentic_trading.cli.chains import chosen, joined, value_at
 from agentic_trading.desk.analysis.assessment import Assessment
 from agentic_trading.desk.analysis.events import Skipped, Triggered, Undecided
 from agentic_trading.desk.exchange import Cancellation, Fill, Order
@@ -26,6 +25,7 @@ from agentic_trading.desk.planning.events import (
 )
 from agentic_trading.llm.event import Event
 from agentic_trading.operate.choices import pluralize
+from agentic_trading.operate.trace_lines import chosen, joined, value_at
 
 LAYERS: Final = "(layers)"
 """Placeholder for one line per layer of an assessment: score, first finding and cited evidence."""

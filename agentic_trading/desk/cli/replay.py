@@ -49,10 +49,11 @@ def replay_run(
     The replay writes no files, and the network is blocked. Exit code 1 means that the logs differ, and the
     first difference is printed. A broken or truncated log and changed bars are refused.
     """
-    from agentic_trading.cli.output import print_table, printable, show_json
+    from agentic_trading.cli.output import print_table, show_json
     from agentic_trading.cli.settings import configured
     from agentic_trading.desk.cli.summary import comparison
     from agentic_trading.desk.session.replay import replay
+    from agentic_trading.operate.lines import printable
 
     configured()
     report = run_async(replay(session, run=run, workers=workers, allow_incomplete=allow_incomplete))

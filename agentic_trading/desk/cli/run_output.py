@@ -10,7 +10,7 @@ from rich.progress import Progress as ProgressBar
 
 from agentic_trading.cancellation import run_async
 from agentic_trading.cli.exits import ExitCode, confirm, say, stop
-from agentic_trading.cli.output import PlainConsole, print_table, show_json, terminal_is_watching, usd
+from agentic_trading.cli.output import PlainConsole, print_table, show_json, terminal_is_watching
 from agentic_trading.desk.cli.report import write_report
 from agentic_trading.desk.cli.summary import summary
 from agentic_trading.desk.session.options import RunOptions
@@ -18,6 +18,7 @@ from agentic_trading.desk.session.preflight import Preflight, preflight
 from agentic_trading.desk.session.report import RunProgress
 from agentic_trading.desk.session.run import run_session
 from agentic_trading.operate.choices import pluralize
+from agentic_trading.operate.lines import usd
 
 NOT_STARTED = "not started: no call was sent and no file was written"
 

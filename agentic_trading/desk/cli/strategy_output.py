@@ -27,6 +27,7 @@ from agentic_trading.desk.planning.template import TEMPLATES
 from agentic_trading.desk.session import strategy
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.operate.choices import pluralize
+from agentic_trading.operate.lines import usd
 from agentic_trading.platform.errors import OptionError
 
 CONFIDENT: Final = 0.95
@@ -133,7 +134,7 @@ def _totals(found: strategy.Proposals) -> str:
     said = "1 answer each" if answers.attempts == len(found.rounds) else f"{each} answers a round"
     useless = f" · unusable answers: {output.counts(dict(answers.useless))}" if answers.useless else ""
     rounds = pluralize(len(found.rounds), "round")
-    return f"{rounds} · {valid} valid · {distinct} distinct{share} · {said} · cost {output.usd(answers.cost_nusd)} USD{useless}"
+    return f"{rounds} · {valid} valid · {distinct} distinct{share} · {said} · cost {usd(answers.cost_nusd)} USD{useless}"
 
 
 def _champion(found: strategy.Proposals, plan: Plan) -> Iterator[RenderableType]:

@@ -20,6 +20,7 @@ from agentic_trading.desk.session.replay import ReplayReport
 from agentic_trading.desk.session.report import DataReport, MarketYear, RefusedBudget, RunReport
 from agentic_trading.operate.budget_log import GOVERNED
 from agentic_trading.operate.choices import pluralize
+from agentic_trading.operate.lines import format_time, printable, usd
 
 RULES: Final = "rules"
 LOCAL: Final = "local"
@@ -94,7 +95,7 @@ def _market(report: RunReport) -> Iterator[tuple[str, str]]:
     for fed in report.data:
         yield (
             fed.symbol,
-            f"{pluralize(fed.bars, 'bar')}, {output.format_time(fed.first)} to {output.format_time(fed.last)} UTC, from {fed.name}",
+            f"{pluralize(fed.bars, 'bar')}, {format_time(fed.first)} to {format_time(fed.last)} UTC, from {fed.name}",
         )
         yield from _notes(fed)
 
@@ -203,7 +204,7 @@ def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:
     for workflow, verdicts in report.decisions.items():
         yield workflow, output.counts(verdicts)
     for plan in report.plans:
-        yield f"  {output.format_time(plan.as_of)}", _plan(plan)
+        yield f"  {format_time(plan.as_of)}", _plan(plan)
     if report.data[0].name not in PANELS:
         yield "planning", "not available for this data"
     for workflow, reasons in report.no_decisions.items():
@@ -228,7 +229,7 @@ def _plan(plan: PlanChosen) -> str:
 def _shortfall(refused: RefusedBudget) -> str:
     if refused.left is None or refused.asked is None:
         return ""
-    spell = output.usd if refused.unit == "nano-USD" else "{:,}".format
+    spell = usd if refused.unit == "nano-USD" else "{:,}".format
     unit = "USD" if refused.unit == "nano-USD" else refused.unit
     return f", the first with {spell(refused.left)} {unit} left and up to {spell(refused.asked)} needed"
 
@@ -257,7 +258,7 @@ def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
     )
     yield (
         "cost",
-        f"{output.usd(report.cost_nusd)} of {output.usd(report.budget_nusd)} USD ({share:.1f} %){free}",
+        f"{usd(report.cost_nusd)} of {usd(report.budget_nusd)} USD ({share:.1f} %){free}",
     )
     for each in report.unpriced:
         charged = f"{pluralize(each.attempts, 'attempt')} of {each.model} charged the reserved amount"
@@ -287,7 +288,7 @@ def _orders(report: RunReport) -> Iterator[tuple[str, str]]:
         yield "cancelled", f"{sum(report.cancelled.values()):,}: {output.counts(report.cancelled)}"
     for order in report.working:
         left = f"{order.side} {order.left} {order.symbol} {order.order_type}"
-        yield "still working", f"{left}, until {output.format_time(order.expires_at)}"
+        yield "still working", f"{left}, until {format_time(order.expires_at)}"
     for held in report.open_positions:
         yield (
             "open at the end",
@@ -340,6 +341,6 @@ def _grounds(report: ReplayReport) -> Iterator[tuple[str, str]]:
         f"{report.answered:,} replayed · {report.misses:,} missing · {report.unused:,} unused",
     )
     if report.first_difference is not None:
-        yield "first difference", output.printable(report.first_difference)
+        yield "first difference", printable(report.first_difference)
     for change in report.request_changes:
-        yield "cause", output.printable(change)
+        yield "cause", printable(change)

@@ -60,7 +60,8 @@ def fact_of(seq: int, row: IndexRow) -> Fact:
 
 def is_selected(fact: Fact, trace_id: str, query: RecordQuery) -> bool:
     """Return whether a query selects a record. Its `where` is left out."""
-    return query.selects(fact, fact.time, trace_id) and fact.seq > query.after
+    is_in_range = query.after < fact.seq and not 0 < query.before <= fact.seq
+    return is_in_range and query.selects(fact, fact.time, trace_id)
 
 
 def check_fact_keys(by: Sequence[FactKey]) -> tuple[FactKey, ...]:

@@ -63,6 +63,23 @@ async def test_entries_are_those_of_the_selected_facts(
             assert found == [entry for entry in whole if entry.seq in wanted]
 
 
+@pytest.mark.parametrize("tenant", [None, "acme"])
+async def test_newest_lines_are_read_in_reverse_order(tenant: str | None, tmp_path: Path) -> None:
+    store = JsonFileInteractionStore(
+        tmp_path / "log.jsonl", segment_bytes=1 << 16, durability=Durability.RELAXED
+    )
+    async with aclosing(store):
+        whole = [line.seq for line in await filled(store)]
+        own = [fact.seq async for fact in store.records.select(tenant=tenant)]
+
+        for limit in (None, 260, 2, 1, 0):
+            lines = store.records.read(lambda one: one.seq, newest_first=True, limit=limit, tenant=tenant)
+            async with aclosing(lines):
+                assert [seq async for seq in lines] == own[::-1][:limit]
+
+        assert [seq async for seq in store.records.read(lambda one: one.seq)] == whole
+
+
 async def test_log_without_lines_has_no_entries(tmp_path: Path) -> None:
     async with aclosing(JsonFileInteractionStore(tmp_path / "log.jsonl")) as store:
         assert await entries(store.records, EVERYTHING) == []

@@ -374,6 +374,8 @@ class IndexQueries:
                 )
         if query.after:
             found.append(f"seq > {query.after}")
+        if query.before:
+            found.append(f"seq < {query.before}")
         return self._all_of(*found, tenant=tenant)
 
     def _one_of(self, field: str, names: Sequence[str]) -> str:
@@ -416,4 +418,4 @@ class IndexQueries:
 def _fits_days(query: RecordQuery) -> bool:
     times = [record_facts.micros_of(time) for time in (query.since, query.until) if time is not None]
     is_whole = all(micros % MICROSECONDS_A_DAY == 0 for micros in times)
-    return is_whole and not (query.trace_id or query.after or query.where)
+    return is_whole and not (query.trace_id or query.after or query.before or query.where)

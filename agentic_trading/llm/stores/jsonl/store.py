@@ -177,13 +177,40 @@ class JsonlRecords:
 
         Records that are added meanwhile are left out.
         """
+        async with aclosing(self.read(self.entry, query, tenant=tenant)) as entries:
+            async for entry in entries:
+                yield entry
+
+    async def read(
+        self,
+        make: Callable[[store_api.ChainedRecord], T],
+        query: RecordQuery = EVERYTHING,
+        *,
+        newest_first: bool = False,
+        limit: int | None = None,
+        tenant: str | None = None,
+    ) -> AsyncGenerator[T]:
+        """Yield an item for each selected line, in the log's order or reversed.
+
+        Lines that are added meanwhile are left out. Only one line at a time is in memory.
+
+        Args:
+            make: Makes an item of a line. It runs in the thread of the index.
+            query: The selection.
+            newest_first: The reverse order.
+            limit: The maximum number of lines.
+            tenant: The tenant, or None for the whole log.
+
+        """
         selected = await self._query(
-            lambda queries: queries.seqs(query, tenant), nothing=array("q"), query=query
+            lambda queries: queries.seqs(query, tenant, newest_first=newest_first, limit=limit),
+            nothing=array("q"),
+            query=query,
         )
         for start in range(0, len(selected), _READ_AT_ONCE):
-            read = partial(self._entries_at, seqs=selected[start : start + _READ_AT_ONCE])
-            for entry in await self._query(read, nothing=list[store_api.LogEntry]()):
-                yield entry
+            seqs = selected[start : start + _READ_AT_ONCE]
+            for item in await self._query(partial(self._made_at, make=make, seqs=seqs), nothing=list[T]()):
+                yield item
 
     async def count(self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None) -> int:
         """Return the number of selected records."""
@@ -221,8 +248,10 @@ class JsonlRecords:
 
     async def lines(self, seqs: Sequence[int], *, tenant: str | None = None) -> list[store_api.ChainedRecord]:
         """Return the lines with these numbers, in the log's order. Missing lines are left out."""
-        read = partial(self._lines_of, seqs=seqs, tenant=tenant)
-        return await self._query(read, nothing=list[store_api.ChainedRecord]())
+        return await self._query(
+            lambda queries: [*self._lines_of(queries, seqs, tenant=tenant)],
+            nothing=list[store_api.ChainedRecord](),
+        )
 
     async def unmatched(self, *, tenant: str | None = None) -> list[store_api.Record]:
         """Return the records of reservations without exactly one dispatch and one attempt."""
@@ -332,14 +361,17 @@ class JsonlRecords:
             for fact in await self._query(partial(IndexQueries.facts, seqs=batch), nothing=list[Fact]()):
                 yield fact
 
-    def _entries_at(self, queries: IndexQueries, seqs: Iterable[int]) -> list[store_api.LogEntry]:
-        return [*map(self.entry, self._lines_of(queries, seqs, tenant=None))]
+    def _made_at(
+        self, queries: IndexQueries, make: Callable[[store_api.ChainedRecord], T], seqs: Sequence[int]
+    ) -> list[T]:
+        order = "seq DESC" if seqs[0] > seqs[-1] else "seq"
+        return [*map(make, self._lines_of(queries, seqs, tenant=None, order=order))]
 
     def _lines_of(
-        self, queries: IndexQueries, seqs: Iterable[int], *, tenant: str | None
-    ) -> list[store_api.ChainedRecord]:
-        places = queries.places(f"seq IN ({', '.join(str(int(seq)) for seq in seqs)})", tenant=tenant)
-        return [*self._lines(line_places(queries.db, places))]
+        self, queries: IndexQueries, seqs: Iterable[int], *, tenant: str | None, order: str = "seq"
+    ) -> Iterator[store_api.ChainedRecord]:
+        chosen = f"seq IN ({', '.join(str(int(seq)) for seq in seqs)})"
+        return self._lines(line_places(queries.db, queries.places(chosen, tenant=tenant, order=order)))
 
     def _read_facts(self, db: Connection, places: Iterable[Place]) -> Iterator[tuple[int, IndexRow]]:
         for line in self._lines(line_places(db, places)):
