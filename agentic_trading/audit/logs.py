@@ -66,11 +66,11 @@ class MergedRecords:
 
     async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[Record]:
         """Return all records of a decision chain."""
-        return _merged([await log.trace(trace_id, tenant=tenant) for log in self._logs])
+        return merged_records([await log.trace(trace_id, tenant=tenant) for log in self._logs])
 
     async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return all attempts at an envelope, oldest first."""
-        return _merged([await log.by_envelope(envelope_id, tenant=tenant) for log in self._logs])
+        return merged_records([await log.by_envelope(envelope_id, tenant=tenant) for log in self._logs])
 
     async def traces(
         self,
@@ -138,11 +138,11 @@ def _reservation(record: Record) -> int | None:
 R = TypeVar("R", LLMInteraction, Record)
 
 
-def _merged(logs: Iterable[Iterable[R]]) -> list[R]:
+def merged_records(logs: Iterable[Iterable[R]]) -> list[R]:
     """Return the records of several logs by time, each id of a tenant once."""
     each: dict[tuple[str, str, str], R] = {}
     for record in merge(*logs, key=_time):
-        each.setdefault(_identity(record), record)
+        each.setdefault(record_key(record), record)
     return list(each.values())
 
 
@@ -150,7 +150,8 @@ def _time(record: Record) -> datetime:
     return record.time if isinstance(record, Event) else record.stored_at
 
 
-def _identity(record: Record) -> tuple[str, str, str]:
+def record_key(record: Record) -> tuple[str, str, str]:
+    """Return the kind, the tenant and the id of a record, which are equal in all logs that have it."""
     if isinstance(record, Event):
         return "event", record.tenant_id, record.id
     return INTERACTION, record.envelope.tenant_id, record.interaction_id

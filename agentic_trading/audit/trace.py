@@ -330,7 +330,7 @@ async def why(records: ChainRecords, record_id: str, *, tenant: str | None = Non
 
     """
     record_id = await full_id(records, record_id, tenant=tenant)
-    trace_id = (await _find(records, record_id, tenant)).trace_id
+    trace_id = (await find_record(records, record_id, tenant)).trace_id
     tree = TraceTree(await records.trace(trace_id, tenant=tenant))
     node, parent = tree.node(record_id), tree.parent(record_id)
     children = () if parent is None else tree.children(parent.id)
@@ -362,7 +362,13 @@ async def full_id(
     return matches[0] if matches else prefix
 
 
-async def _find(records: ChainRecords, record_id: str, tenant: str | None) -> Record:
+async def find_record(records: ChainRecords, record_id: str, tenant: str | None) -> Record:
+    """Return the record with an id, or the first attempt of the envelope with this id.
+
+    Raises:
+        UnknownRecordError: If no record has the id.
+
+    """
     record = await records.find(record_id, tenant=tenant)
     if record is not None:
         return record

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from agentic_trading.monitor.budgets import BudgetsPage
+from agentic_trading.monitor.calls import CallsView
 from agentic_trading.monitor.page import PAGES, DashboardPage, PageFactory
 from agentic_trading.monitor.sources import Sources
+from agentic_trading.monitor.traces import TraceView
 from agentic_trading.plugins import OfferError, loaded, offers
 
-OWN: Final[Sequence[PageFactory]] = (BudgetsPage,)
+OWN: Final[Sequence[PageFactory]] = (BudgetsPage, CallsView, TraceView)
 """Our pages, in the order of the navigation. Those of packages follow."""
 
 

@@ -26,7 +26,7 @@ from agentic_trading.platform.status_pages import ListenError, host_and_port
 log = get_logger()
 
 PACKAGE: Final = "agentic_trading.monitor"
-STATIC: Final = {"style.css": "text/css", "live.js": "text/javascript"}
+STATIC: Final = {"style.css": "text/css", "trace.css": "text/css", "live.js": "text/javascript"}
 ENTER: Final = "/enter"
 SEND_WITHIN_S: Final = 10.0
 """Seconds in which a browser must take a live part. A slower stream is closed."""

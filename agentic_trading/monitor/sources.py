@@ -9,12 +9,11 @@ from typing import Final
 
 from agentic_trading.audit.logs import LOG_NAME, has_log, logs_at
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.llm.store import Records
 from agentic_trading.operate import budgets as budget_api
 from agentic_trading.operate.choices import host_of
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import OptionError
-from agentic_trading.platform.port_adapters import records_of
+from agentic_trading.platform.port_adapters import LogRecords, records_of
 
 SCANNED_EVERY_S: Final = 2.0
 """Seconds between two searches for new logs in the folders."""
@@ -53,7 +52,7 @@ class ShownLog:
 
     name: str
     path: Path
-    records: Records
+    records: LogRecords
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from agentic_trading.llm.limits import NANO
 
 def printable(text: str) -> str:
     """Return `text` with control characters escaped, because models and feeds are not trusted."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

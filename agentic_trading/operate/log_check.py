@@ -113,7 +113,12 @@ async def check_end(path: Path) -> LogCheck:
 
     """
     async with aclosing(records_of(path)) as records:
-        verified = await records.verify_end()
+        return await check_end_of(records, path)
+
+
+async def check_end_of(records: LogRecords, path: Path) -> LogCheck:
+    """Check the end of an open log as `check_end` does. Raises `StoreError` if it cannot be read."""
+    verified = await records.verify_end()
     return await asyncio.to_thread(_checked_end, verified, path)
 
 

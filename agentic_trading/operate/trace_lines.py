@@ -138,6 +138,18 @@ class Renderer(Protocol):
         ...
 
 
+class PageRenderer(Renderer, Protocol):
+    """A renderer with two more functions, for the trace page of the dashboard. A renderer may have neither."""
+
+    def sentence(self, event: Event) -> Sequence[str] | None:
+        """Return the name of a step, one sentence about it, and more lines, or None if the kind is unknown."""
+        ...
+
+    def profit(self, events: Sequence[Event]) -> tuple[str, str]:
+        """Return the P&L of a trace with its sign and its currency, and a note. Both may be empty."""
+        ...
+
+
 @cache
 def renderer_of(namespace: str, warn: Warn) -> Renderer | None:
     """Return the installed renderer for kinds with this first word, or None."""
@@ -189,6 +201,35 @@ def chain_outcome(records: Sequence[Record], warn: Warn) -> str:
             return outcome
     calls = [record for record in records if isinstance(record, LLMInteraction)]
     return verdict_of(calls[-1]) if calls else ""
+
+
+def profit_of(records: Sequence[Record], warn: Warn) -> tuple[str, str]:
+    """Return the P&L of a trace and a note, from a renderer. Both are empty without one."""
+    events = [record for record in records if isinstance(record, Event)]
+    for namespace in dict.fromkeys(_namespace_of(event) for event in events):
+        value, note = _rendered(namespace, lambda renderer: _profit(renderer, events), warn) or ("", "")
+        if value or note:
+            return printable(value), printable(note)
+    return "", ""
+
+
+def _profit(renderer: Renderer, events: Sequence[Event]) -> tuple[str, str]:
+    return cast("PageRenderer", renderer).profit(events) if hasattr(renderer, "profit") else ("", "")
+
+
+def sentence_of(event: Event, warn: Warn) -> list[str]:
+    """Return the name of a step, a sentence about it, and more lines. Control characters are escaped."""
+    told = None
+    if event.kind not in SHOWN:
+        told = _rendered(_namespace_of(event), lambda renderer: _sentence(renderer, event), warn)
+    if told is not None:
+        return [*map(printable, told)]
+    name = printable(event.kind.replace(".", " ").replace("_", " "))
+    return [name, *(step_text(EventNode(event), warn) or [""])]
+
+
+def _sentence(renderer: Renderer, event: Event) -> Sequence[str] | None:
+    return cast("PageRenderer", renderer).sentence(event) if hasattr(renderer, "sentence") else None
 
 
 def _namespace_of(event: Event) -> str:

@@ -12,10 +12,10 @@ import pytest
 
 from agentic_trading.audit.trace import ID_CHARACTERS, TraceTree
 from agentic_trading.cancellation import run_async
-from agentic_trading.operate.trace_lines import TraceFrames
 from agentic_trading.cli.exits import ExitCode
 from agentic_trading.client.frames import FrameOpened
 from agentic_trading.llm import JsonFileInteractionStore
+from agentic_trading.operate.trace_lines import TraceFrames
 from tests.build import event
 from tests.cli.conftest import Command
 from tests.flows.dying_call import run_program

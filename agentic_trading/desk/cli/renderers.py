@@ -1,7 +1,11 @@
 """The lines that `trace` shows for the desk's events. Loaded only if a log has such an event."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from functools import reduce
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,6 +20,7 @@ from agentic_trading.desk.execution.events import (
     StrategyChosen,
 )
 from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.planning.events import (
     GenerationAccepted,
     GenerationProposed,
@@ -23,9 +28,12 @@ from agentic_trading.desk.planning.events import (
     PlanChosen,
     PlanUndecided,
 )
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.errors import UnreadableBodyError
+from agentic_trading.llm.event import Event, Kinds
 from agentic_trading.operate.choices import pluralize
 from agentic_trading.operate.trace_lines import chosen, joined, value_at
+
+FILLS: Final = Kinds[Fill](Fill)
 
 LAYERS: Final = "(layers)"
 """Placeholder for one line per layer of an assessment: score, first finding and cited evidence."""
@@ -69,6 +77,173 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     PlanUndecided.KIND: ("reason.category reason.description",),
 })
 """The values of an event that are shown, by kind, in the form of `chains.SHOWN`."""
+
+
+NAMES: Final = MappingProxyType({
+    Triggered.KIND: "bar",
+    Skipped.KIND: "no question",
+    Assessment.KIND: "assessment",
+    Undecided.KIND: "no decision",
+    IntentUndecided.KIND: "no decision",
+    IntentSkipped.KIND: "no intent",
+    IntentDenied.KIND: "intent denied",
+    OrderIntent.KIND: "intent",
+    OrderDenied.KIND: "order denied",
+    StrategyChosen.KIND: "how to fill",
+    Order.KIND: "order",
+    Cancellation.KIND: "order ended",
+    Fill.KIND: "fill",
+    GenerationProposed.KIND: "proposed set",
+    GenerationRejected.KIND: "rejected set",
+    GenerationAccepted.KIND: "tested set",
+    PlanChosen.KIND: "plan",
+    PlanUndecided.KIND: "no plan",
+})
+"""The name of a step, by kind."""
+
+NO_DECISION: Final = ("{reason.category}",)
+DENIED: Final = ("{side} {quantity} {symbol}", "rule {rule}", "was {was}", "allowed {allowed}")
+
+SENTENCES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
+    Triggered.KIND: (
+        "{bar.symbol} {bar.timeframe} closed at {bar.close}",
+        "open {bar.open}",
+        "high {bar.high}",
+        "low {bar.low}",
+    ),
+    Skipped.KIND: ("{reason}",),
+    Assessment.KIND: (
+        "{verdict}",
+        "{stand_aside}",
+        "score {total}",
+        "needed {threshold}",
+        "reward for risk {risk_reward}",
+        "confidence {judgement.confidence}",
+    ),
+    Undecided.KIND: NO_DECISION,
+    IntentUndecided.KIND: NO_DECISION,
+    IntentSkipped.KIND: ("{reason}", "position {position}"),
+    IntentDenied.KIND: DENIED,
+    OrderIntent.KIND: (
+        "{side} {quantity} {symbol}",
+        "{kind}",
+        "limit {limit_price}",
+        "stop {stop_loss}",
+        "target {take_profit}",
+        "{sizing.risk_pct} % of {sizing.equity} at risk",
+    ),
+    OrderDenied.KIND: DENIED,
+    StrategyChosen.KIND: (
+        "{algo}",
+        "{order_type}",
+        "slices {slices}",
+        "{on_deadline} after {deadline_seconds} s",
+    ),
+    Order.KIND: (
+        "{side} {quantity} {symbol}",
+        "{order_type}",
+        "limit {limit_price}",
+        "{on_expiry} at {expires_at}",
+    ),
+    Cancellation.KIND: ("{quantity} not filled", "{reason}"),
+    Fill.KIND: (
+        "{side} {quantity} {symbol} at {price}",
+        "fee {fee} {fee_currency}",
+        "{liquidity}",
+        "by {cause}",
+    ),
+    GenerationProposed.KIND: ("round {round}", "{family}"),
+    GenerationRejected.KIND: ("by {by}",),
+    GenerationAccepted.KIND: (
+        "Sharpe ratio {in_sample.sharpe} in sample",
+        "{out_of_sample.sharpe} out of sample",
+    ),
+    PlanChosen.KIND: ("best of {tried} sets", "deflated Sharpe ratio {deflated_sharpe}", "regime {regime}"),
+    PlanUndecided.KIND: NO_DECISION,
+})
+"""A sentence about a step, by kind, as parts with the names of values. A part without a value is left out."""
+
+DETAILS: Final[Mapping[str, str]] = MappingProxyType({
+    Triggered.KIND: "{kind}: {detail}",
+    Skipped.KIND: "{detail}",
+    Assessment.KIND: "{judgement.rationale}",
+    Undecided.KIND: "{reason.description}",
+    IntentUndecided.KIND: "{reason.description}",
+    OrderIntent.KIND: "{reason}",
+    StrategyChosen.KIND: "{rationale}",
+    GenerationRejected.KIND: "{detail}",
+    PlanUndecided.KIND: "{reason.description}",
+})
+"""A line with the reason of a step, by kind, in the form of a part of a sentence."""
+
+_PLACE: Final = re.compile(r"\{([a-z_.]+)\}")
+_MOST_DIGITS: Final = 15
+_MOST_HELD: Final = 3
+
+
+def sentence(event: Event) -> Sequence[str] | None:
+    """Return the name of a step, a sentence about it and its reason, or None if the kind is unknown."""
+    parts = SENTENCES.get(event.kind)
+    if parts is None:
+        return None
+    told = ", ".join(filter(None, (_told(part, event.body) for part in parts)))
+    reason = _told(DETAILS.get(event.kind, ""), event.body)
+    return [NAMES[event.kind], told, *filter(None, [reason])]
+
+
+def _told(part: str, body: Mapping[str, Any]) -> str:
+    """Return a part with its values, or an empty text if one is missing."""
+    values = {name: _word(value_at(body, name)) for name in _PLACE.findall(part)}
+    return _PLACE.sub(lambda found: values[found[1]], part) if all(values.values()) else ""
+
+
+def _word(value: Any) -> str:
+    """Return a stored value for a reader: a number with separators, a time to the minute, or words."""
+    text = "" if value is None or isinstance(value, dict) else joined(value)
+    if isinstance(value, bool) or not text:
+        return text
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return _time(text) or (text.replace("_", " ") if " " not in text else text)
+    return f"{number:,f}" if number.is_finite() and abs(number.adjusted()) <= _MOST_DIGITS else text
+
+
+def _time(text: str) -> str:
+    try:
+        return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M}" if text[4:5] == "-" else ""
+    except ValueError:
+        return ""
+
+
+def profit(events: Sequence[Event]) -> tuple[str, str]:
+    """Return the P&L of the fills of a trace, after fees, and a note. Both are empty without a fill.
+
+    Fills that leave a position have no P&L yet: the note names what they leave.
+    """
+    try:
+        read = (FILLS.must(event) for event in events if event.kind == Fill.KIND)
+        fills = [fill for fill in read if fill is not None]
+    except UnreadableBodyError:
+        return "", "a fill cannot be read"
+    if not fills:
+        return "", ""
+    left = dict.fromkeys((fill.symbol for fill in fills), ZERO)
+    for fill in fills:
+        left[fill.symbol] = EXACT.fma(fill.side.sign, fill.quantity, left[fill.symbol])
+    [currency, *others] = dict.fromkeys(fill.fee_currency for fill in fills)
+    if others:
+        return "", f"{pluralize(len(fills), 'fill')} with fees in several currencies"
+    fees = reduce(EXACT.add, (fill.fee for fill in fills), ZERO)
+    note = f"{pluralize(len(fills), 'fill')}, fees {fees:,.2f} {currency}"
+    held = [f"{quantity:+f} {symbol}" for symbol, quantity in left.items() if quantity]
+    if held:
+        more = f" and {len(held) - _MOST_HELD} more" if len(held) > _MOST_HELD else ""
+        return "", f"{note}. They leave {', '.join(held[:_MOST_HELD])}{more}"
+    cash = reduce(EXACT.add, (fill.cash_change for fill in fills), ZERO)
+    return f"{cash:+,.2f} {currency}", note
 
 
 def lines(event: Event) -> Sequence[str] | None:
