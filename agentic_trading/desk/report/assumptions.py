@@ -40,7 +40,7 @@ def assumption_rows(
 ) -> Iterator[AssumptionRow]:
     """Yield the card of a run."""
     report = run.report
-    yield _sample(run)
+    yield sample_row(run)
     yield AssumptionRow(
         "no look-ahead",
         "enforced in part",
@@ -77,7 +77,8 @@ def assumption_rows(
     yield _rate(run, terms.rate)
 
 
-def _sample(run: RunOnRecord) -> AssumptionRow:
+def sample_row(run: RunOnRecord) -> AssumptionRow:
+    """Return whether the run is out of sample."""
     report = run.report
     if report.provider == "rules":
         is_known = any(each.is_sample for each in report.data)

@@ -28,6 +28,7 @@ from agentic_trading.monitor.render import packaged, rendered
 from agentic_trading.operate.choices import pluralize
 
 PACKAGE: Final = "agentic_trading.desk.report"
+STYLE: Final = "style.css"
 MOST_TRIPS: Final = 200
 """Round trips on the page. All are in `fills.csv`."""
 PREFIX: Final = 8
@@ -164,9 +165,13 @@ def page_of(run: RunOnRecord, terms: ReportTerms) -> SessionPage:
 def html_of(page: SessionPage) -> str:
     """Return a page as one HTML file without script, whose policy allows only its own style. Blocks."""
     # The style is hashed, so that the policy of the page refuses every other style.
-    style = packaged(PACKAGE, "style.css")
-    digest = b64encode(sha256(style.encode()).digest()).decode()
+    style, digest = packaged(PACKAGE, STYLE), style_digest()
     return rendered(f"{PACKAGE}/session.html.j2", page=page, style=style, digest=digest)
+
+
+def style_digest() -> str:
+    """Return the SHA-256 of the style of the page, in Base64. Blocks."""
+    return b64encode(sha256(packaged(PACKAGE, STYLE).encode()).digest()).decode()
 
 
 def money(amount: Decimal) -> str:
