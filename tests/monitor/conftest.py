@@ -11,10 +11,13 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
+from agentic_trading.desk.session.report import RunReport
 from agentic_trading.monitor.page import DashboardPage
 from agentic_trading.monitor.pages import pages_of
 from agentic_trading.monitor.server import Dashboard, dashboard_server
 from agentic_trading.monitor.sources import SourceOptions, Sources, open_sources
+from tests.desk.report.recorded import FAULTY, SMOLLM2, priced_rules
+from tests.flows.sessions import ran
 from tests.monitor.fleet import Fleet, play, running_fleet
 from tests.redis_server import own_server, servers
 
@@ -118,3 +121,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with own_server(name) as server, running_fleet(server.url, tmp_path_factory.mktemp("fleet")) as running:
         play(running)
         yield running
+
+
+@pytest.fixture(scope="session")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunReport]:
+    """Return the reports of two sessions in one folder: a recorded one, and one with faults and prices."""
+    folder = tmp_path_factory.mktemp("sessions")
+    fields = {"recorded": SMOLLM2, "faults": FAULTY | {"prices_file": priced_rules(folder)}}
+    return {name: asyncio.run(ran(folder / name, **each)) for name, each in fields.items()}
