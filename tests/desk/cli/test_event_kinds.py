@@ -11,7 +11,6 @@ import pytest
 from agentic_trading import plugins
 from agentic_trading.bus.codec import event_message, read_event
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.cli import chains
 from agentic_trading.client.frames import KINDS as RECURSION
 from agentic_trading.client.frames import RecursionBody
 from agentic_trading.desk.cli import renderers
@@ -22,6 +21,7 @@ from agentic_trading.governance.events import GovernanceBody
 from agentic_trading.llm.event import KINDS as LOG
 from agentic_trading.llm.event import Event, EventBody
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.operate import trace_lines
 from tests.build import event
 from tests.event_bodies import BODIES, as_event
 from tools.schemas import EVENT_BODIES, published
@@ -97,7 +97,7 @@ async def test_unknown_kind_round_trips_unchanged() -> None:
 def test_trace_fields_exist_in_bodies() -> None:
     samples = {body.KIND: as_event(body).body for body in BODIES}
 
-    for kind, lines in {**chains.SHOWN, **renderers.SHOWN}.items():
+    for kind, lines in {**trace_lines.SHOWN, **renderers.SHOWN}.items():
         for name in " ".join(line.rpartition(": ")[2] for line in lines if line != renderers.LAYERS).split():
             place = samples[kind]
             for part in name.split("."):
@@ -116,6 +116,6 @@ def test_folds_end_with_assert_never(name: str, places: int) -> None:
 
 
 def test_desk_registers_renderer_per_namespace() -> None:
-    offered = {offer.name: offer.load() for offer in plugins.offers(chains.RENDERERS)}
+    offered = {offer.name: offer.load() for offer in plugins.offers(trace_lines.RENDERERS)}
 
     assert offered == dict.fromkeys(DESK.namespaces, renderers)
