@@ -18,12 +18,12 @@ from time import process_time
 from typing import Final
 
 from agentic_trading.llm.stores.jsonl.segments import SEGMENT_BYTES
-from agentic_trading.monitor.calls import CallsView
+from agentic_trading.monitor.calls import CallsPage
 from agentic_trading.monitor.page import DashboardPage, PageAnswer, PageRequest
 from agentic_trading.monitor.render import rendered
 from agentic_trading.monitor.server import Site
 from agentic_trading.monitor.sources import SourceOptions, Sources, open_sources
-from agentic_trading.monitor.traces import TraceView
+from agentic_trading.monitor.traces import TracePage
 from benchmarks.audit_store_log import WrittenLog, write_log
 
 LONG, SHORT, QUICK_LONG, QUICK_SHORT = 1_000_000, 10_000, 50_000, 5_000
@@ -42,21 +42,22 @@ class OpenDashboard:
     """The pages of a log."""
 
     sources: Sources
-    calls: CallsView
-    traces: TraceView
+    calls: CallsPage
+    traces: TracePage
     ids: Sequence[str]
 
     def request(self, kind: str, number: int) -> tuple[DashboardPage, Mapping[str, str]]:
         """Return a page and the query of its address."""
         trace_id = self.ids[number % len(self.ids)]
-        return {
+        requests: Mapping[str, tuple[DashboardPage, Mapping[str, str]]] = {
             TRACE: (self.traces, {"id": trace_id}),
             "trace, by its first 8 characters": (self.traces, {"id": trace_id[:8]}),
             CALLS: (self.calls, {}),
             "failed calls of a model": (self.calls, {"model": "gpt-5-mini", "failure": "*"}),
             "calls with words that none has": (self.calls, {"grep": "no call has these words"}),
             "newest traces": (self.traces, {}),
-        }[kind]
+        }
+        return requests[kind]
 
     async def page_s(self, kind: str, number: int) -> float:
         """Return the CPU time of a page in seconds."""
@@ -87,7 +88,7 @@ KINDS: Final = (
 def opened(sources: Sources, log: WrittenLog) -> OpenDashboard:
     """Return the pages of a log."""
     return OpenDashboard(
-        sources, CallsView(sources), TraceView(sources), [trace_id for trace_id, *_ in log.traces]
+        sources, CallsPage(sources), TracePage(sources), [trace_id for trace_id, *_ in log.traces]
     )
 
 

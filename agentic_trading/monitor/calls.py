@@ -94,7 +94,7 @@ class CallRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CallsPage:
+class CallsView:
     """Everything on the page.
 
     Attributes:
@@ -183,7 +183,7 @@ class _Filter:
         return _Attempt(source, line.seq, time, row, bool(result.get("actionable")), changes)
 
 
-class CallsView:
+class CallsPage:
     """The page Calls."""
 
     name = "Calls"
@@ -198,7 +198,7 @@ class CallsView:
         page = await self.page(request.query)
         return PageAnswer("agentic_trading.monitor/calls.html.j2", page)
 
-    async def page(self, values: Mapping[str, str]) -> CallsPage:
+    async def page(self, values: Mapping[str, str]) -> CallsView:
         """Return the page of filters.
 
         Raises:
@@ -220,7 +220,7 @@ class CallsView:
         ]
         given = {name: value for name, value in values.items() if name in _FILTERS and value}
         is_last = all(end == 1 for end in ends)
-        return CallsPage(
+        return CallsView(
             fields=tuple(_field(name, values) for name in self._fields),
             outcomes=tuple(_outcomes(values.get("failure", ""))),
             others=tuple((name, text) for name, text in given.items() if name not in _IN_FORM),

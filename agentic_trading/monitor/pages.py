@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from agentic_trading.monitor.budgets import BudgetsPage
-from agentic_trading.monitor.calls import CallsView
+from agentic_trading.monitor.calls import CallsPage
 from agentic_trading.monitor.page import PAGES, DashboardPage, PageFactory
 from agentic_trading.monitor.sources import Sources
-from agentic_trading.monitor.traces import TraceView
+from agentic_trading.monitor.traces import TracePage
 from agentic_trading.plugins import OfferError, loaded, offers
 
-OWN: Final[Sequence[PageFactory]] = (BudgetsPage, CallsView, TraceView)
+OWN: Final[Sequence[PageFactory]] = (BudgetsPage, CallsPage, TracePage)
 """Our pages, in the order of the navigation. Those of packages follow."""
 
 

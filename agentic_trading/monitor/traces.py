@@ -180,7 +180,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class TracePage:
+class TraceView:
     """Everything on the page of a chain.
 
     Attributes:
@@ -219,7 +219,7 @@ class RecordPlace:
 RecordKey = tuple[str, str, str]
 
 
-class TraceView:
+class TracePage:
     """The page Trace."""
 
     name = "Trace"
@@ -242,7 +242,7 @@ class TraceView:
         is_unknown = isinstance(page, TraceSearch) and bool(page.message)
         return PageAnswer(TEMPLATE, page, 404 if is_unknown else 200)
 
-    async def page(self, wanted: str) -> TracePage | TraceSearch:
+    async def page(self, wanted: str) -> TraceView | TraceSearch:
         """Return the page of the chain of an id, or the newest chains."""
         logs, problems = await shown_records.readable_logs(self._sources)
         records = MergedRecords([each.records for each in logs])
@@ -317,7 +317,7 @@ class TraceView:
 
     async def _trace_page(
         self, logs: Sequence[ShownLog], problems: list[str], trace_id: str, wanted: str
-    ) -> TracePage:
+    ) -> TraceView:
         parts, places, checked = list[list[Record]](), dict[RecordKey, RecordPlace](), list[Figure]()
         for source in logs:
             part, more = await self._records(source, trace_id, places)
@@ -386,7 +386,7 @@ def _page_of(
     problems: list[str],
     *,
     is_whole: bool,
-) -> TracePage:
+) -> TraceView:
     tree = causes.TraceTree(records)
     if tree.orphans:
         missing = ", ".join(dict.fromkeys(node.cause for node in tree.orphans))
@@ -399,7 +399,7 @@ def _page_of(
     made = f"{pluralize(len(calls), 'call')}, {pluralize(len(attempts), 'attempt')}, {pluralize(changes, 'change')}"
     first = sum(r.cost_nusd if r.first_cost_nusd is None else r.first_cost_nusd for r in attempts)
     cost_note = "" if first == tree.cost_nusd else f"The recorded calls cost {usd(first)} USD"
-    return TracePage(
+    return TraceView(
         wanted=printable(wanted),
         trace_id=printable(trace_id),
         outcome=printable(trace_lines.chain_outcome(records, shown_records.warn_of_renderer)),

@@ -17,22 +17,22 @@ HOSTILE: Final = '<script>alert(1)</script>"><svg onload=alert(2)>\x1b[2J\u202eg
 LEGIBLE: Final = '<script>alert(1)</script>"><svg onload=alert(2)>\\x1b[2J\\u202egnol\\u2066\\x00'
 
 
-async def calls_page(*stores: Path, only: str | None = None, **filters: str) -> CallsPage:
+async def calls_page(*stores: Path, only: str | None = None, **filters: str) -> CallsView:
     """Return the page Calls of logs or folders, of all tenants or of one."""
     async with open_sources(SourceOptions(stores, tenant=only)) as sources:
-        return await CallsView(sources).page(filters)
+        return await CallsPage(sources).page(filters)
 
 
-async def trace_or_search(wanted: str, *stores: Path, tenant: str | None = None) -> TracePage | TraceSearch:
+async def trace_or_search(wanted: str, *stores: Path, tenant: str | None = None) -> TraceView | TraceSearch:
     """Return the page Trace of an id."""
     async with open_sources(SourceOptions(stores, tenant=tenant)) as sources:
-        return await TraceView(sources).page(wanted)
+        return await TracePage(sources).page(wanted)
 
 
-async def trace_page(wanted: str, *stores: Path, tenant: str | None = None) -> TracePage:
+async def trace_page(wanted: str, *stores: Path, tenant: str | None = None) -> TraceView:
     """Return the page of the chain of an id."""
     page = await trace_or_search(wanted, *stores, tenant=tenant)
-    assert isinstance(page, TracePage), page
+    assert isinstance(page, TraceView), page
     return page
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from agentic_trading.desk.session.report import RunReport
 from agentic_trading.llm.limits import NANO
-from agentic_trading.monitor.calls import ROWS, SEARCHED, CallsPage
+from agentic_trading.monitor.calls import ROWS, SEARCHED, CallsView
 from agentic_trading.monitor.sources import SourceOptions
 from agentic_trading.platform.errors import OptionError
 from tests.audit.reading import REFUSAL, call, desk, step
@@ -28,7 +28,7 @@ def query_of(address: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(address).query))
 
 
-async def every_page(*stores: Path, **filters: str) -> list[CallsPage]:
+async def every_page(*stores: Path, **filters: str) -> list[CallsView]:
     """Return all pages, by following the link to older ones."""
     pages = [await calls_page(*stores, **filters)]
     while pages[-1].older:

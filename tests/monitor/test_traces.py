@@ -21,7 +21,7 @@ from agentic_trading.llm.log_line import CHAIN_TAG, read_line
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.monitor.records import MOST_CHARS, MOST_PAGE_CHARS
 from agentic_trading.monitor.sources import SourceOptions
-from agentic_trading.monitor.traces import MOST_RECORDS, TracePage, TraceSearch
+from agentic_trading.monitor.traces import MOST_RECORDS, TraceSearch, TraceView
 from tests.audit.reading import REFUSAL, call, desk, step
 from tests.flows.sessions import kept_in
 from tests.llm.stores.jsonl_logs import change_line, lines_in
@@ -58,7 +58,7 @@ def of_kind(report: RunReport, kind: str) -> list[Event]:
     return [each for each in kept(report) if isinstance(each, Event) and each.kind == kind]
 
 
-def steps_of(page: TracePage) -> list[tuple[str, str, int]]:
+def steps_of(page: TraceView) -> list[tuple[str, str, int]]:
     return [(node.name, node.sentence, node.level) for node in page.nodes]
 
 
@@ -197,7 +197,7 @@ async def test_chain_is_found_by_each_of_its_ids(tmp_path: Path) -> None:
 
     for wanted in (*ids, "assessed-f", "envelope-f", "chain-of-f", attempt.interaction_id[:8], " fill-fund "):
         search = await trace_or_search(wanted, log)
-        page = search if isinstance(search, TracePage) else await trace_page(wanted.strip(), log)
+        page = search if isinstance(search, TraceView) else await trace_page(wanted.strip(), log)
         assert page.trace_id == "chain-of-fund"
 
     several = await trace_or_search("chain-of-", log)

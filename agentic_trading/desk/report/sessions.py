@@ -48,7 +48,7 @@ class SessionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionsPage:
+class SessionsView:
     """Everything on the page. `note` counts the runs."""
 
     rows: tuple[SessionRow, ...]
@@ -80,7 +80,7 @@ class _RunFigures:
     problem: str = ""
 
 
-class SessionsView:
+class SessionsPage:
     """The page Sessions."""
 
     name = "Sessions"
@@ -114,7 +114,7 @@ class SessionsView:
         html = await asyncio.to_thread(_report, newest)
         return HtmlFile(html, await asyncio.to_thread(style_digest))
 
-    async def page(self) -> SessionsPage:
+    async def page(self) -> SessionsView:
         """Return the list of runs, the newest first."""
         runs, problems = await self._runs()
         runs.sort(key=lambda each: each.manifest.started_at, reverse=True)
@@ -126,7 +126,7 @@ class SessionsView:
             each is None and run.manifest.digest is not None for run, each in zip(shown, figures, strict=True)
         )
         rows = [_row(run, each or _RunFigures()) for run, each in zip(shown, figures, strict=True)]
-        return SessionsPage(tuple(rows), _note(len(runs), missing), tuple(problems))
+        return SessionsView(tuple(rows), _note(len(runs), missing), tuple(problems))
 
     async def _runs(self) -> tuple[list[_Run], list[str]]:
         """Return all runs of the tenant, and problems."""

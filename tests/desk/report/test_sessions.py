@@ -39,10 +39,10 @@ def shown(folder_of_all: Path) -> Iterator[RunningDashboard]:
         yield dashboard
 
 
-async def page_of(*stores: Path, tenant: str | None = None) -> sessions.SessionsPage:
+async def page_of(*stores: Path, tenant: str | None = None) -> sessions.SessionsView:
     """Return the page after as many reloads as it asks for."""
     async with open_sources(SourceOptions(stores, tenant=tenant)) as sources:
-        view = sessions.SessionsView(sources)
+        view = sessions.SessionsPage(sources)
         page = await view.page()
         while "Reload" in page.note:
             page = await view.page()
@@ -99,7 +99,7 @@ def test_unknown_run_is_not_found(path: str, shown: RunningDashboard) -> None:
 
 async def test_run_of_another_tenant_is_not_shown(folder_of_all: Path) -> None:
     async with open_sources(SourceOptions((folder_of_all,), tenant="other")) as sources:
-        view = sessions.SessionsView(sources)
+        view = sessions.SessionsPage(sources)
         page = await view.page()
         with pytest.raises(NotShownError):
             await view.answer(PageRequest("/sessions/{name}", {"name": "faults"}))
@@ -112,7 +112,7 @@ async def test_page_reads_one_run_at_least(folder_of_all: Path, monkeypatch: pyt
     monkeypatch.setattr(sessions, "READ_WITHIN_S", 0.0)
 
     async with open_sources(SourceOptions((folder_of_all,))) as sources:
-        view = sessions.SessionsView(sources, clock=SystemClock())
+        view = sessions.SessionsPage(sources, clock=SystemClock())
         read = [sum(row.pnl != "-" for row in (await view.page()).rows) for _ in range(5)]
         page = await view.page()
 
