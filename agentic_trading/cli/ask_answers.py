@@ -18,7 +18,7 @@ from agentic_trading.audit.spend import spend_report
 from agentic_trading.audit.trace import AmbiguousIdError, full_id
 from agentic_trading.cancellation import run_async
 from agentic_trading.cli import output
-from agentic_trading.cli.chains import frame_table, newest_chains
+from agentic_trading.cli.chains import frame_table, warn_once
 from agentic_trading.cli.exits import ExitCode, say, stop
 from agentic_trading.cli.settings import configure_logging, start
 from agentic_trading.client.call_log import EarlierCalls
@@ -53,6 +53,7 @@ from agentic_trading.operate.choices import MODELS, listed, with_model
 from agentic_trading.operate.providers import model_row
 from agentic_trading.operate.question_rules import ASK_RULES, FAILURES, SPEND
 from agentic_trading.operate.session_folder import read_elsewhere
+from agentic_trading.operate.trace_lines import newest_chains
 from agentic_trading.platform import port_adapters
 from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.config import (
@@ -381,7 +382,7 @@ async def evidence_of(log: AskedLog, tenant: str) -> Mapping[str, Any]:
         for call in calls
         if call.failure is not None and call.envelope.agent_id != AGENT
     )
-    chains = await newest_chains(log, 2 * MOST_DECISIONS, with_calls=True, tenant=tenant)
+    chains = await newest_chains(log, 2 * MOST_DECISIONS, with_calls=True, tenant=tenant, warn=warn_once)
     decisions = [(chain, outcome) for chain, outcome in chains if chain.subject != SUBJECT]
     return {
         SPEND: {

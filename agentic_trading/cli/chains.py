@@ -10,14 +10,11 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from agentic_trading.audit.logs import MergedRecords
 from agentic_trading.audit.trace import CallNode, CausalPath, TraceNode, TraceTree
 from agentic_trading.canonical import Fragment
 from agentic_trading.cli.exits import say
 from agentic_trading.cli.output import heading, listing
 from agentic_trading.client.frames import CausalFrame
-from agentic_trading.llm.facts import EVERYTHING, RecordQuery
-from agentic_trading.llm.store import Record, Records
 from agentic_trading.operate import trace_lines
 from agentic_trading.operate.choices import pluralize
 from agentic_trading.operate.lines import format_time, printable, usd
@@ -107,7 +104,7 @@ def _label(node: TraceNode, *, is_shared: bool, before: Sequence[str] = ()) -> R
         (printable(node.id), "dim"),
         whose,
     )
-    lines = (*map(printable, before), *step_text(node))
+    lines = (*map(printable, before), *trace_lines.step_text(node, warn_once))
     return Group(name, *(Padding(Text(line), (0, 0, 0, 2)) for line in lines))
 
 
@@ -137,30 +134,6 @@ def _value(node: TraceNode) -> dict[str, Any]:
         "as_of": node.as_of,
         "records": [Fragment(record.wire) for record in records],
     }
-
-
-async def newest_chains(
-    records: Records | MergedRecords,
-    limit: int,
-    *,
-    query: RecordQuery = EVERYTHING,
-    with_calls: bool,
-    tenant: str | None,
-) -> list[ChainOutcome]:
-    """Return the newest chains with a selected record and their outcomes, of `tenant` or of all tenants."""
-    return await trace_lines.newest_chains(
-        records, limit, query=query, with_calls=with_calls, tenant=tenant, warn=warn_once
-    )
-
-
-def chain_outcome(records: Sequence[Record]) -> str:
-    """Return the outcome of a trace: from a renderer, or the verdict of the last call, or an empty string."""
-    return trace_lines.chain_outcome(records, warn_once)
-
-
-def step_text(node: TraceNode) -> list[str]:
-    """Return lines about a step, without its kind and id. Control characters are escaped."""
-    return trace_lines.step_text(node, warn_once)
 
 
 @cache

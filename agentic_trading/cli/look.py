@@ -64,9 +64,10 @@ def list_traces(
     """
     from dataclasses import asdict
 
-    from agentic_trading.cli.chains import chain_table, newest_chains
+    from agentic_trading.cli.chains import chain_table, warn_once
     from agentic_trading.cli.look_tables import ask_logs
     from agentic_trading.cli.output import console, print_table, show_json
+    from agentic_trading.operate.trace_lines import newest_chains
 
     names = {
         "agent": agent,
@@ -82,7 +83,10 @@ def list_traces(
     logs = logs_of(store)
     query = _with_whole_trace(logs, query, tenant)
     chains = ask_logs(
-        logs, lambda records: newest_chains(records, limit, query=query, with_calls=not every, tenant=tenant)
+        logs,
+        lambda records: newest_chains(
+            records, limit, query=query, with_calls=not every, tenant=tenant, warn=warn_once
+        ),
     )
     warn_of_ends(logs, tenant)
     if as_json:

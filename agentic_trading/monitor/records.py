@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Final, TypeVar
 from urllib.parse import urlencode
 
@@ -13,12 +12,10 @@ from agentic_trading.canonical import exact_value
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.facts import RecordQuery
 from agentic_trading.llm.store import ChainedRecord
-from agentic_trading.logger import get_logger
 from agentic_trading.monitor.sources import ShownLog, Sources
 from agentic_trading.operate.lines import printable, printable_lines
 
 T = TypeVar("T")
-log = get_logger()
 
 MOST_CHARS: Final = 200 * 1024
 """Characters of a text on a page. The whole text has an address of its own."""
@@ -56,13 +53,13 @@ class PageTexts:
         """Return a text of a field, indented if it is JSON."""
         most = min(MOST_CHARS, self._left)
         whole = text if len(text) > most else indented(text)
-        part = legible(whole[:most])
+        part = page_text(whole[:most])
         self._left = max(0, self._left - len(part))
         note = "" if len(whole) <= most else f"The first {most:,} of {len(text):,} characters."
         return ShownText(part, note, f"/trace/text?{urlencode({'id': record_id, 'field': field})}")
 
 
-def legible(text: str) -> str:
+def page_text(text: str) -> str:
     """Return a text for a page. Line breaks stay, tabs are spaces, and control characters are escaped."""
     return printable_lines(text.expandtabs(2))
 
@@ -160,9 +157,3 @@ async def intact_lines(
 def problems_of(sources: Sources, source: ShownLog, broken: Sequence[StoreError]) -> list[str]:
     """Return a text for each broken line, each text once."""
     return list(dict.fromkeys(problem_of(sources, source, each) for each in broken))
-
-
-@cache
-def warn_of_renderer(text: str) -> None:
-    """Log a warning about a renderer, once for each text."""
-    log.warning("renderer_failed", error=text)

@@ -75,7 +75,7 @@ class TraceSearch:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class TraceFigure:
     """A figure in the head of the page. `tone` is good, bad or empty."""
 
     name: str
@@ -196,7 +196,7 @@ class TraceView:
     wanted: str
     trace_id: str
     outcome: str
-    figures: tuple[Figure, ...]
+    figures: tuple[TraceFigure, ...]
     nodes: tuple[NodeView, ...]
     problems: tuple[str, ...]
 
@@ -297,7 +297,6 @@ class TracePage:
                 NEWEST,
                 with_calls=True,
                 tenant=self._sources.tenant,
-                warn=shown_records.warn_of_renderer,
             )
         except StoreError:
             problems = [*problems, "The newest chains cannot be listed, because a record cannot be read."]
@@ -318,7 +317,7 @@ class TracePage:
     async def _trace_page(
         self, logs: Sequence[ShownLog], problems: list[str], trace_id: str, wanted: str
     ) -> TraceView:
-        parts, places, checked = list[list[Record]](), dict[RecordKey, RecordPlace](), list[Figure]()
+        parts, places, checked = list[list[Record]](), dict[RecordKey, RecordPlace](), list[TraceFigure]()
         for source in logs:
             part, more = await self._records(source, trace_id, places)
             problems += more
@@ -359,20 +358,20 @@ class TracePage:
             return records, [shown_records.problem_of(self._sources, source, e)]
         return records, shown_records.problems_of(self._sources, source, broken)
 
-    async def _check(self, source: ShownLog) -> Figure:
+    async def _check(self, source: ShownLog) -> TraceFigure:
         """Return the check of the end of a log. The whole log is never read for a page."""
         name = f"log {source.name}"
         try:
             check = await check_end_of(source.records, source.path)
         except StoreError as e:
-            return Figure(name, "✗ broken", shown_records.problem_of(self._sources, source, e), "bad")
+            return TraceFigure(name, "✗ broken", shown_records.problem_of(self._sources, source, e), "bad")
         if check.findings and self._sources.tenant is not None:
-            return Figure(name, "✗ not whole", "records may be missing", "bad")
+            return TraceFigure(name, "✗ not whole", "records may be missing", "bad")
         if check.findings:
             note = printable(self._sources.without_paths(str(check.findings[0])))
-            return Figure(name, f"✗ {check.verdict}", note, "bad")
+            return TraceFigure(name, f"✗ {check.verdict}", note, "bad")
         lines = "" if self._sources.tenant is not None else f"{pluralize(check.lines, 'line')}. "
-        return Figure(
+        return TraceFigure(
             name, "✓ whole at its end", f"{lines}The command audit verify checks every line", "good"
         )
 
@@ -382,7 +381,7 @@ def _page_of(
     places: Mapping[RecordKey, RecordPlace],
     wanted: str,
     trace_id: str,
-    checked: tuple[Figure, ...],
+    checked: tuple[TraceFigure, ...],
     problems: list[str],
     *,
     is_whole: bool,
@@ -402,10 +401,10 @@ def _page_of(
     return TraceView(
         wanted=printable(wanted),
         trace_id=printable(trace_id),
-        outcome=printable(trace_lines.chain_outcome(records, shown_records.warn_of_renderer)),
+        outcome=printable(trace_lines.chain_outcome(records)),
         figures=(
-            Figure("steps", f"{len(nodes):,}", made),
-            Figure("cost of inference", f"{usd(tree.cost_nusd)} USD", cost_note),
+            TraceFigure("steps", f"{len(nodes):,}", made),
+            TraceFigure("cost of inference", f"{usd(tree.cost_nusd)} USD", cost_note),
             _profit(records, is_whole=is_whole),
             *checked,
         ),
@@ -414,13 +413,13 @@ def _page_of(
     )
 
 
-def _profit(records: Sequence[Record], *, is_whole: bool) -> Figure:
-    value, note = trace_lines.profit_of(records, shown_records.warn_of_renderer)
+def _profit(records: Sequence[Record], *, is_whole: bool) -> TraceFigure:
+    value, note = trace_lines.profit_of(records)
     if not is_whole and value:
-        return Figure("P&L", ABSENT, "not shown, because records may be missing")
+        return TraceFigure("P&L", ABSENT, "not shown, because records may be missing")
     if not value:
-        return Figure("P&L", ABSENT, note or "no fill")
-    return Figure("P&L after fees", value, note, "bad" if value.startswith("-") else "good")
+        return TraceFigure("P&L", ABSENT, note or "no fill")
+    return TraceFigure("P&L after fees", value, note, "bad" if value.startswith("-") else "good")
 
 
 class _Steps:
@@ -461,7 +460,7 @@ class _Steps:
     def _view(self, node: causes.TraceNode, level: int) -> NodeView:
         time = _moment(node.as_of)
         if isinstance(node, causes.EventNode):
-            name, sentence, *lines = trace_lines.sentence_of(node.event, shown_records.warn_of_renderer)
+            name, sentence, *lines = trace_lines.sentence_of(node.event)
             return NodeView(
                 name=name,
                 sentence=sentence,
@@ -529,7 +528,7 @@ class _Steps:
             outcome=_outcome(result),
             tone="good" if result.actionable else "bad",
             tags=tuple(tags),
-            failure=shown_records.legible(failure),
+            failure=shown_records.page_text(failure),
             answer=self._texts.shown(result.raw_output, attempt.interaction_id, "answer")
             if result.raw_output
             else None,

@@ -25,13 +25,22 @@ from agentic_trading.llm.facts import EVERYTHING, RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, Fix, LLMResult, Violation
 from agentic_trading.llm.store import Record, Records, TraceSummary
+from agentic_trading.logger import get_logger
 from agentic_trading.operate.choices import pluralize
 from agentic_trading.operate.lines import printable, usd
 
 T = TypeVar("T")
+log = get_logger()
 
 Warn = Callable[[str], None]
 """Takes a warning about a renderer."""
+
+
+@cache
+def log_warning(text: str) -> None:
+    """Log a warning about a renderer, once for each text."""
+    log.warning("renderer_failed", error=text)
+
 
 ChainOutcome = tuple[TraceSummary, str]
 """A chain with its outcome."""
@@ -179,7 +188,7 @@ async def newest_chains(
     query: RecordQuery = EVERYTHING,
     with_calls: bool,
     tenant: str | None,
-    warn: Warn,
+    warn: Warn = log_warning,
 ) -> list[ChainOutcome]:
     """Return the newest chains with a selected record and their outcomes, of `tenant` or of all tenants."""
     chains = await records.traces(limit, query=query, with_calls=with_calls, tenant=tenant)
@@ -193,7 +202,7 @@ async def newest_chains(
     return outcomes
 
 
-def chain_outcome(records: Sequence[Record], warn: Warn) -> str:
+def chain_outcome(records: Sequence[Record], warn: Warn = log_warning) -> str:
     """Return the outcome of a trace: from a renderer, or the verdict of the last call, or an empty string."""
     events = [record for record in records if isinstance(record, Event)]
     for namespace in dict.fromkeys(_namespace_of(event) for event in events):
@@ -203,7 +212,7 @@ def chain_outcome(records: Sequence[Record], warn: Warn) -> str:
     return verdict_of(calls[-1]) if calls else ""
 
 
-def profit_of(records: Sequence[Record], warn: Warn) -> tuple[str, str]:
+def profit_of(records: Sequence[Record], warn: Warn = log_warning) -> tuple[str, str]:
     """Return the P&L of a trace and a note, from a renderer. Both are empty without one."""
     events = [record for record in records if isinstance(record, Event)]
     for namespace in dict.fromkeys(_namespace_of(event) for event in events):
@@ -217,7 +226,7 @@ def _profit(renderer: Renderer, events: Sequence[Event]) -> tuple[str, str]:
     return cast("PageRenderer", renderer).profit(events) if hasattr(renderer, "profit") else ("", "")
 
 
-def sentence_of(event: Event, warn: Warn) -> list[str]:
+def sentence_of(event: Event, warn: Warn = log_warning) -> list[str]:
     """Return the name of a step, a sentence about it, and more lines. Control characters are escaped."""
     told = None
     if event.kind not in SHOWN:
@@ -236,7 +245,7 @@ def _namespace_of(event: Event) -> str:
     return event.kind.partition(".")[0]
 
 
-def step_text(node: TraceNode, warn: Warn) -> list[str]:
+def step_text(node: TraceNode, warn: Warn = log_warning) -> list[str]:
     """Return lines about a step, without its kind and id. Control characters are escaped."""
     match node:
         case CallNode():

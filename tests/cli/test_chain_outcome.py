@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.cli.chains import chain_outcome
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.store import Record
+from agentic_trading.operate.trace_lines import chain_outcome
 from tests.build import event, interaction
 
 

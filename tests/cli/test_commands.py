@@ -37,7 +37,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def shown(one: Event) -> list[str]:
     """Return the lines of `trace` about an event, without its kind and id."""
-    return chains.step_text(EventNode(one))
+    return trace_lines.step_text(EventNode(one), chains.warn_once)
 
 
 def ordered(size: int = 50) -> Event:
@@ -166,14 +166,14 @@ def test_renderer_shows_unknown_kinds_plainly(site: Path) -> None:
     install_acme(site)
 
     assert shown(event("acme.moved", body={"to": "b"})) == ["to b"]
-    assert chains.chain_outcome([event("acme.moved")]) == ""
+    assert trace_lines.chain_outcome([event("acme.moved")], chains.warn_once) == ""
 
 
 def test_event_without_renderer_is_shown_plainly(site: Path) -> None:
     site.mkdir()
 
     assert shown(ordered()) == ["size 50"]
-    assert chains.chain_outcome([ordered()]) == ""
+    assert trace_lines.chain_outcome([ordered()], chains.warn_once) == ""
 
 
 def test_kind_named_like_module_is_not_loaded(site: Path) -> None:

@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from agentic_trading.audit.trace import CausalPath, EventNode, TraceTree
 from agentic_trading.cli import exits
-from agentic_trading.cli.chains import path_of, step_text, tree_of
+from agentic_trading.cli.chains import path_of, tree_of
 from agentic_trading.cli.exits import ExitCode, run_to_exit, say
 from agentic_trading.cli.main import main
 from agentic_trading.cli.output import (
@@ -27,6 +27,7 @@ from agentic_trading.cli.output import (
 )
 from agentic_trading.errors import TradingError
 from agentic_trading.operate.lines import printable, usd
+from agentic_trading.operate.trace_lines import step_text
 from tests.build import NOW, event
 
 

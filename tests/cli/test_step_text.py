@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.audit.trace import EventNode
-from agentic_trading.cli.chains import step_text
+from agentic_trading.operate.trace_lines import step_text
 from tests.build import event
 
 JUDGED = {"score": 2, "findings": [{"text": "1h points up", "evidence_ids": ["E1", "E3"]}]}
