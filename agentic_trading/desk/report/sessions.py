@@ -214,7 +214,7 @@ def _row(run: _Run, figures: _RunFigures) -> SessionRow:
         tone=figures.tone,
         cost=figures.cost,
         out_of_sample=figures.out_of_sample,
-        digest=(manifest.digest or ABSENT)[:16],
+        digest=(manifest.digest or ABSENT)[:12],
     )
 
 

@@ -62,7 +62,7 @@ async def test_rows_have_the_figures_of_the_reports(
         terms = ReportTerms(rate_for(run.currency))
         assert row.pnl == f"{report.pnl:+,.2f} {run.currency}"
         assert row.tone == ("good" if report.pnl > 0 else "bad")
-        assert row.digest == str(run.manifest.digest)[:16]
+        assert row.digest == str(run.manifest.digest)[:12]
         assert row.out_of_sample == next(iter(assumption_rows(run, round_trips(run), terms))).value
         assert row.state == "ended"
     assert rows["faults"].cost == f"{reports['faults'].cost_nusd / 10**9:.6f}"
