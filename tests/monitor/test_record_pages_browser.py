@@ -13,6 +13,7 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.monitor.sources import SourceOptions
 from tests.audit.reading import call, step
+from tests.axe import source_or_skip, violations
 from tests.browser import Chromium, Scheme, Visit, chromium
 from tests.desk.report.test_browser import CONTRAST, CUT
 from tests.flows.sessions import kept_in
@@ -104,6 +105,17 @@ def test_page_fits_and_is_readable(
         return faults_of(visit), float(visit.page.evaluate(CONTRAST)) >= 4.5
 
     assert browser.visit(shown.urls[name], look, width=width, scheme=scheme) == ([], True)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "report"])
+def test_pages_are_accessible(name: str, browser: Chromium, shown: Shown) -> None:
+    source = source_or_skip()
+
+    def look(visit: Visit) -> list[str]:
+        visit.page.evaluate(OPEN)
+        return violations(visit, source)
+
+    assert browser.visit(shown.urls[name], look) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
