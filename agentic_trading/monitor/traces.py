@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -11,12 +11,12 @@ from urllib.parse import urlencode
 
 from agentic_trading.audit import trace as causes
 from agentic_trading.audit.logs import MergedRecords, merged_records, record_key
+from agentic_trading.governance.events import AttemptDispatched
 from agentic_trading.llm.envelope import EvidenceItem, LLMEnvelope
-from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.errors import EventError, StoreError
+from agentic_trading.llm.event import Event, Kinds
 from agentic_trading.llm.facts import RecordQuery
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.log_line import DISPATCHED
 from agentic_trading.llm.result import AttemptTrace, Fix, LLMResult, Violation
 from agentic_trading.llm.store import ChainedRecord, Record
 from agentic_trading.monitor import records as shown_records
@@ -38,6 +38,7 @@ MOST_LEVELS: Final = 6
 """The deepest indentation."""
 
 CHANGE_CHARS: Final = 200
+SENDINGS: Final = Kinds[AttemptDispatched](AttemptDispatched)
 ABSENT: Final = "-"
 
 
@@ -431,11 +432,7 @@ class _Steps:
         self._wanted = wanted
         self._texts = shown_records.PageTexts()
         self._frames = trace_lines.TraceFrames(tree)
-        self._sent = {
-            (node.cause, node.event.body.get("attempt")): node
-            for node in tree.nodes
-            if isinstance(node, causes.EventNode) and self._is_sending(node)
-        }
+        self._sent = dict(self._sendings())
         self._levels: dict[int, int] = {}
 
     def views(self) -> Iterator[NodeView]:
@@ -446,8 +443,16 @@ class _Steps:
             if not self._is_sending(row.node) and not self._frames.hides(row.node):
                 yield self._view(row.node, min(level, MOST_LEVELS))
 
+    def _sendings(self) -> Iterator[tuple[tuple[str, int], Event]]:
+        """Yield the events before the attempts that were sent, by envelope and number of the attempt."""
+        for node in self._tree.nodes:
+            if isinstance(node, causes.EventNode) and self._is_sending(node):
+                with suppress(EventError):  # an event that cannot be read has no number
+                    if (body := SENDINGS.of(node.event)) is not None:
+                        yield (node.cause, body.attempt), node.event
+
     def _is_sending(self, node: causes.TraceNode) -> bool:
-        return node.kind == DISPATCHED and isinstance(self._tree.parent(node.id), causes.CallNode)
+        return node.kind == AttemptDispatched.KIND and isinstance(self._tree.parent(node.id), causes.CallNode)
 
     def _level(self, node: causes.TraceNode) -> int:
         """Return the indentation: one more than that of the cause if the cause has several effects."""
@@ -540,7 +545,7 @@ class _Steps:
     def _attempt_places(self, attempt: LLMInteraction) -> Iterator[TraceFact]:
         result = attempt.result
         sent = self._sent.get((attempt.envelope.envelope_id, result.attempt_number))
-        place = None if sent is None else self._places.get(record_key(sent.event))
+        place = None if sent is None else self._places.get(record_key(sent))
         yield TraceFact("interaction", printable(attempt.interaction_id), is_code=True)
         if place is not None:
             yield TraceFact("sending", f"recorded before, in {place.text}")
