@@ -151,7 +151,7 @@ def _time(record: Record) -> datetime:
 
 
 def record_key(record: Record) -> tuple[str, str, str]:
-    """Return the kind, the tenant and the id of a record, which are equal in all logs that have it."""
+    """Return the kind, the tenant and the id of a record. They are equal in all logs."""
     if isinstance(record, Event):
         return "event", record.tenant_id, record.id
     return INTERACTION, record.envelope.tenant_id, record.interaction_id

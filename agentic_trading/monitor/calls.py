@@ -49,7 +49,7 @@ _FORM: Final[Mapping[str, tuple[str, str, int]]] = MappingProxyType({
 
 _FILTERS: Final = frozenset({*NAME_FIELDS, *FIELDS, "trace"} - {"kind"})
 _IN_FORM: Final = frozenset({*FIELDS, "failure"})
-_MOST_LINES: Final = 1 << 62
+_MOST_DIGITS: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +172,7 @@ class _Filter:
         if self.words and not any(words in line.line[: line.cut] for words in self.words):
             return None
         try:
+            # Parsed again, because the row of an index has no field for a guessed answer.
             row, result = index_row_of(line.line), orjson.loads(line.line)["result"]
             reading = result.get("reading") or {}
             changes = sum(len(reading.get(name, ())) for name in ("fixes", "coercions", "patches"))
@@ -205,6 +206,7 @@ class CallsPage:
             OptionError: If the value of a filter is not allowed.
 
         """
+        # Each log by itself, because one that cannot be read would otherwise hide the others.
         logs, problems = await readable_logs(self._sources)
         chosen = await self._filter(logs, values)
         starts = _starts(values.get("before", ""), len(logs))
@@ -295,6 +297,7 @@ class CallsPage:
                         break
         except StoreError as e:
             return _LogPart(start, found, 1), [problem_of(self._sources, source, e)]
+        # Lines are counted, because a broken one is left out and does not mean the end.
         is_whole = read < chosen.limit and len(found) <= ROWS
         return _LogPart(start, found, 1 if is_whole else reached), problems_of(self._sources, source, broken)
 
@@ -305,9 +308,12 @@ def _time(attempt: _Attempt) -> datetime:
 
 def _starts(before: str, count: int) -> list[int]:
     """Return the line of each log below which the page begins, 0 for its end."""
-    numbers = [int(number) for number in before.split("-") if number.isascii() and number.isdecimal()]
-    # Other logs may have been found since. Then the page is the first one.
-    return numbers if len(numbers) == count and max(numbers, default=0) < _MOST_LINES else [0] * count
+    parts = before.split("-")
+    # Otherwise the page is the first one, because other logs may have been found since.
+    is_known = len(parts) == count and all(
+        part.isascii() and part.isdecimal() and len(part) <= _MOST_DIGITS for part in parts
+    )
+    return [*map(int, parts)] if is_known else [0] * count
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class ShownText:
 
 
 class PageTexts:
-    """Makes the texts of one page, which are bounded together."""
+    """Makes the texts of one page, with a limit for all of them."""
 
     def __init__(self) -> None:
         self._left = MOST_PAGE_CHARS
@@ -128,6 +128,7 @@ async def intact_lines(
     spans = [(query.after, query.before)]
     while spans:
         after, before = spans.pop()
+        # The numbers are kept, because an error may follow after some lines.
         last = 0
         part = replace(query, after=after, before=before)
         try:
@@ -148,6 +149,7 @@ async def intact_lines(
             if not e.line or len(broken) >= MOST_BROKEN or e.line in {each.line for each in broken}:
                 raise
             broken.append(e)
+            # The nearer part is last, because it is taken first.
             if newest_first:
                 spans += [(after, e.line), (e.line, last or before)]
             else:

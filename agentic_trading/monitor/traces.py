@@ -139,7 +139,7 @@ class EvidenceView:
 
 @dataclass(frozen=True, slots=True)
 class CallView:
-    """An opened call: what was asked, and each attempt."""
+    """An opened call: its question, and each attempt."""
 
     facts: tuple[TraceFact, ...]
     prompt: shown_records.ShownText
@@ -161,7 +161,7 @@ class NodeView:
         time: Its market time, or the time of its record.
         level: The indentation, from 0.
         tone: `call`, `call-fault` or empty.
-        is_asked: The id in the address is that of this step, which is open.
+        is_asked: The id in the address is that of this step. It is open.
         call: The parts of a call, or None.
         body: The body of an event, or None.
         facts: The record of an event.
@@ -277,7 +277,7 @@ class TracePage:
         return texts[field]
 
     async def _found(self, records: MergedRecords, wanted: str) -> tuple[str, str]:
-        """Return the chain of an id and the id, which is empty if it is that of the chain."""
+        """Return the chain of an id and the id. The latter is empty for the id of a chain."""
         tenant = self._sources.tenant
         record_id = await causes.full_id(records, wanted, tenant=tenant)
         try:
@@ -416,6 +416,7 @@ def _page_of(
 
 def _profit(records: Sequence[Record], *, is_whole: bool) -> TraceFigure:
     value, note = trace_lines.profit_of(records)
+    # A sum of some fills would look like that of all.
     if not is_whole and value:
         return TraceFigure("P&L", ABSENT, "not shown, because records may be missing")
     if not value:
@@ -440,6 +441,7 @@ class _Steps:
         for row in self._tree.rows():
             level = self._level(row.node)
             self._levels[id(row.node)] = level
+            # The level is kept of each step, because effects of a hidden one may follow.
             if not self._is_sending(row.node) and not self._frames.hides(row.node):
                 yield self._view(row.node, min(level, MOST_LEVELS))
 
@@ -456,6 +458,7 @@ class _Steps:
 
     def _level(self, node: causes.TraceNode) -> int:
         """Return the indentation: one more than that of the cause if the cause has several effects."""
+        # Otherwise a chain of ten steps would be a staircase.
         parent = self._tree.parent(node.id)
         if parent is None:
             return 0

@@ -223,6 +223,7 @@ def profit_of(records: Sequence[Record], warn: Warn = log_warning) -> tuple[str,
 
 
 def _profit(renderer: Renderer, events: Sequence[Event]) -> tuple[str, str]:
+    # Asked for by name, because renderers of older packages have only lines and an outcome.
     return cast("PageRenderer", renderer).profit(events) if hasattr(renderer, "profit") else ("", "")
 
 

@@ -35,7 +35,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget("other_desk")
 
 
-def test_renderer_tells_sentence_and_profit(site: Path) -> None:
+def test_renderer_returns_sentence_and_profit(site: Path) -> None:
     install_package(site, "other-desk", FULL, renderers="other = other_desk")
     warnings: list[str] = []
 

@@ -221,7 +221,7 @@ def _time(text: str) -> str:
 def profit(events: Sequence[Event]) -> tuple[str, str]:
     """Return the P&L of the fills of a trace, after fees, and a note. Both are empty without a fill.
 
-    Fills that leave a position have no P&L yet: the note names what they leave.
+    Fills that leave a position have no P&L yet: the note names the position.
     """
     try:
         read = (FILLS.must(event) for event in events if event.kind == Fill.KIND)

@@ -138,7 +138,7 @@ class SessionsPage:
         return found, [] if self._sources.tenant is not None else problems
 
     async def _read(self, runs: Sequence[_Run]) -> None:
-        """Read ended runs for a while, the first ones first. A run that goes on has no result yet."""
+        """Read ended runs for a while, the first ones first. A running one has no result yet."""
         async with self._reading:
             ends_at = self._clock.monotonic() + READ_WITHIN_S
             for each in runs:

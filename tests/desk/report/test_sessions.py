@@ -125,7 +125,7 @@ def changed_manifest(folder: Path, **changes: object) -> None:
     path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), **changes}))
 
 
-async def test_run_that_goes_on_has_no_result(faulty: RunOnRecord, tmp_path: Path) -> None:
+async def test_running_session_has_no_result(faulty: RunOnRecord, tmp_path: Path) -> None:
     shutil.copytree(faulty.folder.path, tmp_path / "running")
     changed_manifest(tmp_path / "running", digest=None)
 
