@@ -84,7 +84,7 @@ async def readable_logs(sources: Sources) -> tuple[list[ShownLog], list[str]]:
     readable, problems = [], []
     for each in await sources.logs():
         try:
-            await each.records.line(0)  # reads the lines that were written since
+            await each.records.lines([])  # reads the lines that were written since
         except StoreError as e:
             problems.append(problem_of(sources, each, e))
         else:

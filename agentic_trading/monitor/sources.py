@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agentic_trading.audit.logs import LOG_NAME, has_log, logs_at
+from agentic_trading.audit.logs import has_log, logs_at
 from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.llm.store import LOG_NAME
 from agentic_trading.operate import budgets as budget_api
 from agentic_trading.operate.choices import host_of
 from agentic_trading.platform.config import PlatformConfig
