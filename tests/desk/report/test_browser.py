@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page
 
 from agentic_trading.desk.report.record import RunOnRecord
+from tests.axe import source_or_skip, violations
 from tests.browser import Chromium, Scheme, Visit, chromium
 from tests.desk.report.recorded import page_html
 from tests.desk.report.test_page import HOSTILE
@@ -124,6 +125,16 @@ def test_themes_have_readable_contrast(browser: Chromium, pages: dict[str, Path]
     assert found["light"][0] == "rgb(247, 247, 245)"
     assert found["dark"][0] == "rgb(20, 23, 26)"
     assert min(contrast for _, contrast in found.values()) >= 4.5
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", NAMES)
+def test_page_has_no_serious_violation(
+    name: str, scheme: Scheme, browser: Chromium, pages: dict[str, Path]
+) -> None:
+    axe = source_or_skip()
+
+    assert browser.visit(pages[name], lambda visit: violations(visit, axe), scheme=scheme) == []
 
 
 def test_printed_page_is_light(browser: Chromium, pages: dict[str, Path]) -> None:
