@@ -113,7 +113,7 @@ class WorkerRow:
     reserved_share: str
 
 
-def money(nusd: int) -> str:
+def short_usd(nusd: int) -> str:
     """Return an amount in dollars with four significant digits, and with two decimals from 100 dollars on.
 
     It is cut and not rounded up, so that an amount below its limit never looks like the limit.
@@ -127,7 +127,7 @@ def money(nusd: int) -> str:
 
 def amount(unit: Unit, value: int) -> str:
     """Return an amount of a unit, without its unit."""
-    return money(value) if unit == "nano-USD" else f"{value:,}"
+    return short_usd(value) if unit == "nano-USD" else f"{value:,}"
 
 
 def unit_name(unit: Unit) -> str:
@@ -150,7 +150,7 @@ def newest_report(view: BudgetView) -> BudgetStatus | None:
     return max(view.workers, key=lambda status: status.time, default=None)
 
 
-def is_running(status: BudgetStatus, now: datetime) -> bool:
+def is_reporting(status: BudgetStatus, now: datetime) -> bool:
     """Return whether a worker has reported a moment ago, and not that it ended."""
     return status.is_running and now - status.time < SILENT_AFTER
 
@@ -192,7 +192,7 @@ def counter_rows(name: str, view: BudgetView, counter: CounterStatus, now: datet
     """Yield a row for each limited unit of a counter. `name` is that of the source."""
     report = newest_report(view)
     as_of = now if report is None else report.as_of
-    runs = any(is_running(status, now) for status in view.workers)
+    runs = any(is_reporting(status, now) for status in view.workers)
     for unit, most, spent, held, in_doubt in units_of(counter):
         ends = [_place(part, most) for part in (spent - in_doubt, spent, spent + held)]
         pace = counter.nusd_per_hour if unit == "nano-USD" else None
@@ -213,7 +213,7 @@ def counter_rows(name: str, view: BudgetView, counter: CounterStatus, now: datet
             left=amount(unit, max(0, most - spent - held)),
             limit=amount(unit, most),
             unit=unit_name(unit),
-            pace=NONE if pace is None else money(pace),
+            pace=NONE if pace is None else short_usd(pace),
             outlook=_outlook(counter, unit, share, as_of, runs=runs),
         )
 
@@ -316,7 +316,7 @@ def worker_rows(views: Iterable[tuple[str, BudgetView]], now: datetime) -> list[
 
 
 def _worker_row(name: str, status: BudgetStatus, now: datetime) -> WorkerRow:
-    if is_running(status, now):
+    if is_reporting(status, now):
         state, tone = "✓ runs", "good"
     elif status.is_running:
         state, tone = "■ silent", "bad"

@@ -9,15 +9,14 @@ from itertools import pairwise
 from typing import Final
 
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.errors import TradingError
 from agentic_trading.governance.controls_document import Halt
 from agentic_trading.governance.limits import Window, limit_text
 from agentic_trading.governance.status_feed import CounterStatus
 from agentic_trading.monitor import budget_rows as rows
-from agentic_trading.monitor.figures import metrics_of
 from agentic_trading.monitor.page import NotShownError, PageAnswer, PageRequest
+from agentic_trading.monitor.readings import NamedView, metrics_of
 from agentic_trading.monitor.sources import Sources
-from agentic_trading.operate.budgets import BudgetView, read_view, uncounted_limits
+from agentic_trading.operate.budgets import BudgetView, uncounted_limits
 from agentic_trading.operate.choices import pluralize
 
 MOST_TENANTS: Final = 30
@@ -102,30 +101,6 @@ class BudgetsView:
     shows_calls: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NamedView:
-    """The budgets of a tenant.
-
-    Attributes:
-        name: The name of its session, or an empty text for a server.
-        view: The budgets.
-        counters: Its counters in the order of the page.
-        share_left: The smallest share that is left in one of them.
-
-    """
-
-    name: str
-    view: BudgetView
-    counters: tuple[CounterStatus, ...]
-    share_left: float
-
-
-def named_view(name: str, view: BudgetView) -> NamedView:
-    """Return the budgets of a tenant with their source, and in order."""
-    counters = tuple(rows.shown_counters(view))
-    return NamedView(name, view, counters, min((each.share_left for each in counters), default=1.0))
-
-
 class BudgetsPage:
     """Shows the budgets of all sources, read once for all browsers.
 
@@ -140,37 +115,22 @@ class BudgetsPage:
 
     def __init__(self, sources: Sources, *, clock: Clock | None = None) -> None:
         self._sources = sources
+        self._readings = sources.readings
         self._clock = clock or SystemClock()
-        self._views: dict[str, list[NamedView]] = {}
-        self._read_at: datetime | None = None
         self._samples: dict[str, deque[int]] = {}
         self._sampled_at: float | None = None
 
     async def refresh(self) -> None:
         """Read all sources. If one fails, the others are read, and then its error is raised."""
-        failed: list[TradingError] = []
-        for source in await self._sources.budgets():
-            try:
-                tenants = (
-                    [self._sources.tenant]
-                    if self._sources.tenant is not None
-                    else await source.location.statuses.tenants()
-                )
-                views = [await read_view(source.location, each) for each in tenants]
-                self._views[source.name] = await asyncio.to_thread(
-                    lambda name, found: [named_view(name, each) for each in found], source.name, views
-                )
-                self._read_at = self._clock.now()
-            except TradingError as e:
-                failed.append(e)
-        await asyncio.to_thread(self._sample)
-        if failed:
-            raise failed[0]
+        try:
+            await self._readings.read()
+        finally:
+            await asyncio.to_thread(self._sample)
 
     async def answer(self, request: PageRequest) -> PageAnswer:
         """Return the page of all tenants, or of the one in `tenant` of the query."""
         tenant = request.query.get("tenant", "")
-        if tenant and tenant not in {each.view.tenant for each in self.views}:
+        if tenant and tenant not in {each.view.tenant for each in self._readings.views}:
             raise NotShownError
         # In a thread, because a thousand tenants take long.
         view = await asyncio.to_thread(self._page, tenant)
@@ -178,14 +138,8 @@ class BudgetsPage:
 
     async def metrics(self) -> bytes:
         """Return the metrics of the budgets as they were read last."""
-        views = [each.view for each in self.views]
-        return await asyncio.to_thread(metrics_of, views, self._read_at or self._clock.now())
-
-    @property
-    def views(self) -> Sequence[NamedView]:
-        """The budgets as they were read last, the fullest tenant first."""
-        every = [view for views in self._views.values() for view in views]
-        return sorted(every, key=lambda one: (one.share_left, one.name, one.view.tenant))
+        views = [each.view for each in self._readings.views]
+        return await asyncio.to_thread(metrics_of, views, self._readings.read_at or self._clock.now())
 
     def _sample(self) -> None:
         """Keep the amounts that are spent, every ten seconds. Only counters with a line on the page are kept."""
@@ -194,7 +148,7 @@ class BudgetsPage:
             return
         self._sampled_at = now
         kept: dict[str, deque[int]] = {}
-        for each in self.views[:MOST_TENANTS]:
+        for each in self._readings.views[:MOST_TENANTS]:
             for counter in each.counters[:MOST_ROWS]:
                 for unit, _, spent, _, _ in rows.units_of(counter):
                     key = rows.row_key(each.name, each.view.tenant, counter, unit)
@@ -203,19 +157,19 @@ class BudgetsPage:
         self._samples = kept
 
     def _page(self, tenant: str) -> BudgetsView:
-        every = self.views
+        every = self._readings.views
         chosen = [each for each in every if tenant in {"", each.view.tenant}]
         shown, folded = chosen[:MOST_TENANTS], chosen[MOST_TENANTS:]
-        now = self._read_at or self._clock.now()
+        now = self._readings.read_at or self._clock.now()
         views = [each.view for each in chosen]
-        is_one_source = len(self._views) == 1
+        is_one_source = self._readings.sources == 1
         spent_up = list(_spent_up(chosen))
         most = max(LEAST_ROWS, MOST_ROWS // max(1, len(shown)))
         workers = rows.worker_rows([("" if is_one_source else e.name, e.view) for e in chosen], now)
         running = sum(row.tone == "good" for row in workers)
         sections = [self._section(each, now, most, has_name=not is_one_source) for each in shown]
         return BudgetsView(
-            now=f"{now:%Y-%m-%d %H:%M:%S}" if self._read_at else "nothing was read yet",
+            now=f"{now:%Y-%m-%d %H:%M:%S}" if self._readings.read_at else "nothing was read yet",
             summary=f"{pluralize(len({v.tenant for v in views}), 'tenant')} · {_reporting(running)}",
             tenant=tenant,
             can_choose=self._sources.tenant is None and len(every) > MOST_TENANTS,
@@ -320,11 +274,15 @@ def _figures(views: Sequence[NamedView], now: datetime) -> Iterator[BudgetFigure
     spent, held, in_doubt = (
         sum(getattr(each, name)[0] for each in counters) for name in ("spent", "held", "in_doubt")
     )
-    yield BudgetFigure("spent", rows.money(spent), note if counters else "USD, no limit in dollars")
-    yield BudgetFigure("held by calls in flight", rows.money(held), "USD")
-    yield BudgetFigure("in doubt, charged in full", rows.money(in_doubt), "USD", "warn" if in_doubt else "")
+    yield BudgetFigure("spent", rows.short_usd(spent), note if counters else "USD, no limit in dollars")
+    yield BudgetFigure("held by calls in flight", rows.short_usd(held), "USD")
+    yield BudgetFigure(
+        "in doubt, charged in full", rows.short_usd(in_doubt), "USD", "warn" if in_doubt else ""
+    )
     paces = [each.nusd_per_hour for each in counters if each.nusd_per_hour is not None]
-    yield BudgetFigure("pace of the last hour", rows.money(sum(paces)) if paces else rows.NONE, "USD an hour")
+    yield BudgetFigure(
+        "pace of the last hour", rows.short_usd(sum(paces)) if paces else rows.NONE, "USD an hour"
+    )
     yield _first_out(views, now)
 
 
@@ -337,7 +295,7 @@ def _first_out(views: Iterable[NamedView], now: datetime) -> BudgetFigure:
     is_running = False
     for each in views:
         report = rows.newest_report(each.view)
-        if report is None or not rows.is_running(report, now):
+        if report is None or not rows.is_reporting(report, now):
             continue
         is_running = True
         for counter in each.counters:

@@ -48,24 +48,27 @@ class LiveParts:
         self._watched: Counter[_Watched] = Counter()
         self._parts: dict[_Watched, str] = {}
         self._changed = asyncio.Condition()
-        self._ready = asyncio.Event()
+        self._ready = {page.name: asyncio.Event() for page in pages}
         self._is_closed = False
 
     async def run(self) -> None:
-        """Read and render until it is cancelled."""
+        """Read and render until it is cancelled. A page that waits for its server does not delay the others."""
+        async with asyncio.TaskGroup() as group:
+            for page in self._pages.values():
+                group.create_task(self._run(page), name=f"dashboard-{page.name}")
+
+    async def _run(self, page: LivePage) -> None:
         while True:
             began = self._clock.monotonic()
-            async with asyncio.TaskGroup() as group:
-                for page in self._pages.values():
-                    group.create_task(self._refresh(page))
-            self._ready.set()
-            await self._render_watched()
+            await self._refresh(page)
+            self._ready[page.name].set()
+            await self._render_watched(page)
             took = self._clock.monotonic() - began
             await self._clock.sleep(max(EVERY_S - took, min(took, LONGEST_PAUSE_S)))
 
-    async def ready(self) -> None:
-        """Wait for the first reading, but not for long."""
-        await set_within(READY_WITHIN_S, self._ready)
+    async def ready(self, page: str) -> None:
+        """Wait for the first reading of a page, but not for long."""
+        await set_within(READY_WITHIN_S, self._ready[page])
 
     def problem(self, page: str) -> str:
         """Return why the last reading of a page failed, or an empty text."""
@@ -85,8 +88,10 @@ class LiveParts:
             while not self._is_closed:
                 async with self._changed:
                     await self._changed.wait()
-                    part = self._parts.get(key, "")
-                if part and part != sent:
+                    part = self._parts.get(key, sent)
+                if not part and key in self._parts:
+                    return
+                if part != sent:
                     yield part
                     sent = part
         finally:
@@ -115,17 +120,15 @@ class LiveParts:
         else:
             self._problems.pop(page.name, None)
 
-    async def _render_watched(self) -> None:
+    async def _render_watched(self, page: LivePage) -> None:
         parts = {}
-        for key in [*self._watched]:
-            name, query = key
-            page = self._pages[name]
+        for key in [each for each in self._watched if each[0] == page.name]:
             try:
-                parts[key] = await self._render(page, PageRequest(page.paths[0], query=dict(query)))
+                parts[key] = await self._render(page, PageRequest(page.paths[0], query=dict(key[1])))
             except NotShownError:
-                continue  # it was shown when the browser opened it
+                parts[key] = ""  # it was shown when the browser opened it, and its stream ends now
             except Exception as e:  # noqa: BLE001 - one part must not stop the others
-                await asyncio.to_thread(log.error, "dashboard_page_failed", page=name, exc_info=e)
+                await asyncio.to_thread(log.error, "dashboard_page_failed", page=page.name, exc_info=e)
         async with self._changed:
-            self._parts = parts
+            self._parts |= {key: part for key, part in parts.items() if key in self._watched}
             self._changed.notify_all()

@@ -5,12 +5,13 @@ from typing import Final
 
 from agentic_trading.monitor.budgets import BudgetsPage
 from agentic_trading.monitor.calls import CallsPage
+from agentic_trading.monitor.fleet import FleetPage
 from agentic_trading.monitor.page import PAGES, DashboardPage, PageFactory
 from agentic_trading.monitor.sources import Sources
 from agentic_trading.monitor.traces import TracePage
 from agentic_trading.plugins import OfferError, loaded, offers
 
-OWN: Final[Sequence[PageFactory]] = (BudgetsPage, CallsPage, TracePage)
+OWN: Final[Sequence[PageFactory]] = (BudgetsPage, CallsPage, TracePage, FleetPage)
 """Our pages, in the order of the navigation. Those of packages follow."""
 
 

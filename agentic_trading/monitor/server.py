@@ -194,7 +194,7 @@ class Dashboard:
 
     async def _page(self, page: page_api.DashboardPage, path: str, request: web.Request) -> web.Response:
         if isinstance(page, page_api.LivePage):
-            await self._live.ready()
+            await self._live.ready(page.name)
         answer = await page.answer(_request_of(request, path))
         match answer:
             case page_api.HtmlFile(html, digest):
@@ -211,7 +211,7 @@ class Dashboard:
                 return web.Response(text=plain.text, content_type="text/plain", charset="utf-8")
 
     async def _metrics(self, page: page_api.MeasuredPage, _request: web.Request) -> web.Response:
-        await self._live.ready()
+        await self._live.ready(page.name)
         if problem := self._live.problem(page.name):
             return await self._error(503, f"{self._sources.without_paths(problem)}.")
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
@@ -220,7 +220,7 @@ class Dashboard:
     async def _stream(self, page: page_api.LivePage, request: web.Request) -> web.StreamResponse:
         """Send the live part of a page each time it changes."""
         wanted = _request_of(request, page.paths[0])
-        await self._live.ready()
+        await self._live.ready(page.name)
         await page.answer(wanted)  # an unknown id is not watched
         if self._live.is_full:
             return await self._error(503, f"{MOST_STREAMS} browsers are updated at once, and no more.")

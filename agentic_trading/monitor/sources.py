@@ -10,6 +10,7 @@ from typing import Final
 from agentic_trading.audit.logs import has_log, logs_at
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.llm.store import LOG_NAME
+from agentic_trading.monitor.readings import BudgetReadings, BudgetSource
 from agentic_trading.operate import budgets as budget_api
 from agentic_trading.operate.choices import host_of
 from agentic_trading.platform.config import PlatformConfig
@@ -48,26 +49,14 @@ class ShownLog:
         name: Its name on pages, unique in a dashboard. It shows no path of the machine.
         path: The log.
         records: Its records. Pass `Sources.tenant` to every query.
+        is_archive: Whether it is that of the archive.
 
     """
 
     name: str
     path: Path
     records: LogRecords
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetSource:
-    """A place of budgets.
-
-    Attributes:
-        name: The name of the session, or an empty text for a server.
-        location: The open place.
-
-    """
-
-    name: str
-    location: budget_api.BudgetLocation
+    is_archive: bool = False
 
 
 class Sources:
@@ -76,6 +65,7 @@ class Sources:
     Attributes:
         tenant: The only tenant that is shown. None shows all.
         bus: The configuration of the bus, or None.
+        readings: The budgets as they were read last.
 
     """
 
@@ -84,6 +74,7 @@ class Sources:
     ) -> None:
         self.tenant = options.tenant
         self.bus = options.bus
+        self.readings = BudgetReadings(self.budgets, options.tenant)
         self._ledger = ledger
         self._paths = (*options.stores, *([options.archive] if options.archive else ()))
         self._options = options
@@ -152,8 +143,9 @@ class Sources:
         records = records_of(path)
         self._opened.push_async_callback(records.aclose)
         taken = {log.name for log in self._logs.values()}
-        self._logs[path] = ShownLog(_unique(_log_name(path), taken), path, records)
-        if self._ledger is None and not _is_below(path, self._options.archive):
+        is_archive = _is_below(path, self._options.archive)
+        self._logs[path] = ShownLog(_unique(_log_name(path), taken), path, records, is_archive=is_archive)
+        if self._ledger is None and not is_archive:
             where = budget_api.BudgetLocationOptions(path.parent, log=path)
             place = await self._opened.enter_async_context(budget_api.open_location(where))
             self._folders[path.parent] = BudgetSource(self._logs[path].name, place)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
-from agentic_trading.bus.topic import Broker
+from agentic_trading.bus.topic import Broker, ConsumerLag, summed, topics_with
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import SystemClock
 from agentic_trading.errors import TradingError
@@ -322,6 +322,29 @@ def _bus_password(config: PlatformConfig) -> str:
     password = "" if file is None else read_utf8(file, most_bytes=MOST_SECRET_BYTES).strip()
     config.redaction.add(password)
     return password
+
+
+async def consumer_lags(config: PlatformConfig) -> Sequence[ConsumerLag]:
+    """Return the lag of all groups on the bus of a configuration, by topic.
+
+    An empty group stands for a topic that no group has read.
+
+    Raises:
+        ConfigError: If a file of the bus is invalid.
+        BusUnavailableError: If the bus is unreachable.
+
+    """
+    topics = topics_with(sorted({row.lane for row in config.providers.values()} - {""}))
+    settings = await asyncio.to_thread(bus_settings_of, config)
+    if not config.bus.is_on_kafka:
+        from agentic_trading.bus.brokers.redis.redis import RedisTopics
+
+        found: Sequence[ConsumerLag] = await RedisTopics(settings).lag(topics)
+        return found
+    from agentic_trading.bus.brokers.kafka.admin import group_lags
+
+    each = await group_lags(settings, [topic.name for topic in topics])
+    return summed(ConsumerLag(one.group, one.topic, one.lag, 0) for one in each)
 
 
 def claims_of(config: PlatformConfig, log_id: str = "") -> ClaimStore:

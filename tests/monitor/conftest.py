@@ -97,14 +97,15 @@ def running_dashboard(
         finally:
             loop.close()
 
-    thread = Thread(target=work, name="dashboard")
+    thread = Thread(target=work, name="dashboard", daemon=True)
     thread.start()
     try:
         yield RunningDashboard(started.result(timeout=30))
     finally:
         if not loop.is_closed():
             loop.call_soon_threadsafe(ends.set)
-        thread.join()
+        thread.join(timeout=60)
+        assert not thread.is_alive()
 
 
 @pytest.fixture

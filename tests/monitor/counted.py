@@ -30,6 +30,7 @@ class CountedPage:
         self.sources = sources
         self.count = 0
         self.problem: Exception | None = None
+        self.is_known = True
 
     async def refresh(self) -> None:
         """Count one more, or raise the problem."""
@@ -39,6 +40,8 @@ class CountedPage:
 
     async def answer(self, request: PageRequest) -> PageAnswer | PlainText | HtmlFile:
         """Return an answer of each kind, by path."""
+        if not self.is_known:
+            raise NotShownError
         match request.path:
             case "/whole":
                 return HtmlFile(FILE, b64encode(sha256(STYLE.encode()).digest()).decode())

@@ -170,7 +170,7 @@ def running_fleet(url: str, folder: Path) -> Iterator[Fleet]:
         finally:
             loop.close()
 
-    thread = Thread(target=work, name="fleet")
+    thread = Thread(target=work, name="fleet", daemon=True)
     thread.start()
     try:
         fleet = started.result(timeout=WITHIN_S)
@@ -180,7 +180,8 @@ def running_fleet(url: str, folder: Path) -> Iterator[Fleet]:
     finally:
         if not loop.is_closed():
             loop.call_soon_threadsafe(ends.set)
-        thread.join()
+        thread.join(timeout=60)
+        assert not thread.is_alive()
 
 
 def play(fleet: Fleet) -> None:

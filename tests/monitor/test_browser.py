@@ -18,7 +18,7 @@ from tests.monitor.fleet import Fleet
 pytestmark = pytest.mark.timeout(180)  # servers, workers and a browser are started
 
 SCHEMES: tuple[Scheme, Scheme] = ("light", "dark")
-PATHS = ("/", "/nowhere")
+PATHS = ("/", "/fleet", "/nowhere")
 LIVE = ".live[data-on='1']"
 
 
@@ -127,7 +127,7 @@ def test_page_can_be_read_without_script(browser: Chromium, shown: RunningDashbo
 def test_keyboard_reaches_pages_and_calls(browser: Chromium, shown: RunningDashboard) -> None:
     def press(visit: Visit) -> list[tuple[str, str]]:
         found = []
-        for _ in range(3):
+        for _ in range(4):
             visit.page.keyboard.press("Tab")
             found.append((
                 str(visit.page.evaluate("document.activeElement.textContent")),
@@ -135,16 +135,16 @@ def test_keyboard_reaches_pages_and_calls(browser: Chromium, shown: RunningDashb
             ))
         return found
 
-    skip, page, refused = browser.visit(shown.url, press)
+    skip, page, fleet_page, refused = browser.visit(shown.url, press)
 
     assert skip == ("Skip to the content", "3px")
-    assert page == ("Budgets", "3px")
+    assert (page, fleet_page) == (("Budgets", "3px"), ("Fleet", "3px"))
     assert refused == ("budget_exhausted", "3px")
 
 
 def test_focus_stays_while_figures_move(browser: Chromium, shown: RunningDashboard) -> None:
     def look(visit: Visit) -> tuple[str, str]:
-        for _ in range(3):
+        for _ in range(4):
             visit.page.keyboard.press("Tab")
         before = str(visit.page.evaluate("document.activeElement.id"))
         stamp = visit.page.locator(".sub")

@@ -63,7 +63,7 @@ def row(*, running: bool = True, **changes: Any) -> rows.CounterRow:
     ],
 )
 def test_money_has_four_digits_and_is_cut(nusd: int, text: str) -> None:
-    assert rows.money(nusd) == text
+    assert rows.short_usd(nusd) == text
 
 
 @pytest.mark.parametrize(

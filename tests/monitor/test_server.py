@@ -1,12 +1,15 @@
 """The server of the dashboard: what it answers, and to whom."""
 
+from contextlib import ExitStack
 from http.client import HTTPConnection
+from itertools import islice
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
 
 from agentic_trading.llm.errors import StoreError
+from agentic_trading.monitor.live import MOST_STREAMS
 from agentic_trading.monitor.page import DashboardPage
 from agentic_trading.monitor.sources import SourceOptions, Sources
 from tests.monitor.conftest import RunningDashboard, StartDashboard
@@ -147,3 +150,47 @@ def test_internal_error_shows_nothing_of_it(shown: RunningDashboard, made: list[
 
     assert found.status == 500
     assert "secret" not in found.text
+
+
+def test_streams_are_limited_and_freed(shown: RunningDashboard) -> None:
+    with ExitStack() as stack:
+        connections = [HTTPConnection(urlsplit(shown.url).netloc, timeout=20) for _ in range(MOST_STREAMS)]
+        for connection in connections:
+            stack.callback(connection.close)
+            connection.request("GET", "/events/counted")
+        answers = [connection.getresponse() for connection in connections]
+        assert {(answer.status, answer.readline()) for answer in answers} == {(200, b"event: part\n")}
+        refused = shown.get("/events/counted")
+
+        assert (refused.status, f"{MOST_STREAMS} browsers" in refused.text) == (503, True)
+        assert shown.get("/").status == 200
+
+    # A closed stream is noticed when the next part is sent to it.
+    statuses = iter(lambda: shown.get("/events/counted", method="HEAD").status, 200)
+    assert len([*islice(statuses, 2_000)]) < 2_000
+
+
+def test_failing_reading_is_a_banner_and_the_page_stays(
+    shown: RunningDashboard, made: list[CountedPage]
+) -> None:
+    assert shown.get("/").status == 200
+    made[0].problem = ValueError("secret")
+
+    (*_, part) = shown.events("/events/counted", lambda part: "cannot be read now" in part)
+
+    assert "internal error (ValueError)" in part
+    assert "secret" not in part
+    assert shown.get("/").status == 503
+
+
+def test_part_that_is_no_longer_known_ends_its_stream(
+    shown: RunningDashboard, made: list[CountedPage]
+) -> None:
+    connection = HTTPConnection(urlsplit(shown.url).netloc, timeout=20)
+    connection.request("GET", "/events/counted")
+    answer = connection.getresponse()
+    assert answer.readline() == b"event: part\n"
+    made[0].is_known = False
+
+    assert b"</main>" not in answer.read()  # it returns, because the server has closed the stream
+    connection.close()
