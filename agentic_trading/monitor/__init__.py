@@ -1,1 +1,1 @@
-"""The dashboard: pages about budgets and records for a browser. It reads, and changes nothing."""
+"""The dashboard: pages about budgets and records for a browser. It is read-only."""

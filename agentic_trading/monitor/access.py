@@ -1,4 +1,4 @@
-"""Who may read a dashboard: the names of its host, and its token."""
+"""Access to a dashboard: the names of its host, and its token."""
 
 import hmac
 from collections import deque
@@ -129,7 +129,7 @@ class TokenCheck:
         return hmac.compare_digest(given.encode(), self.cookie.encode())
 
     def accepts(self, given: str) -> bool:
-        """Return whether a token is right. A wrong one counts, and none is right while it is locked."""
+        """Return whether a token is right. A wrong one counts. While it is locked, every token is refused."""
         if self.is_locked:
             return False
         is_right = hmac.compare_digest(given.encode(), self._token)

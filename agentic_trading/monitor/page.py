@@ -107,7 +107,7 @@ class DashboardPage(Protocol):
 
 @runtime_checkable
 class LivePage(DashboardPage, Protocol):
-    """A page that is updated in open browsers. `answer` returns it from what `refresh` has read last."""
+    """A page that is updated in open browsers. `answer` returns it from the last reading of `refresh`."""
 
     async def refresh(self) -> None:
         """Read anew. It is called once a second, and its errors are shown on the page."""

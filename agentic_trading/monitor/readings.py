@@ -114,7 +114,7 @@ def _named(name: str, views: Sequence[BudgetView]) -> list[NamedView]:
 
 
 REFUSED: Final = "agentic_budget_refused"
-"""The only metric of budgets that a dashboard does not know, because each worker counts its own refusals."""
+"""The only metric of budgets that a dashboard leaves out, because each worker counts its own refusals."""
 
 
 def metrics_of(views: Iterable[BudgetView], now: datetime) -> bytes:
@@ -140,7 +140,7 @@ def metrics_of(views: Iterable[BudgetView], now: datetime) -> bytes:
 def _every_scope(
     halts: Counter[tuple[str, HaltScope]], tenants: Iterable[str]
 ) -> dict[tuple[str, HaltScope], int]:
-    """Return the number of halts by tenant and scope, with 0 where there is none."""
+    """Return the number of halts by tenant and scope, with 0 for the other scopes."""
     return {(tenant, scope): halts[tenant, scope] for tenant in (PLATFORM, *tenants) for scope in HaltScope}
 
 

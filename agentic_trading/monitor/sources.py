@@ -27,7 +27,7 @@ class SourceOptions:
 
     Attributes:
         stores: Logs, folders of sessions, or folders of such folders.
-        archive: The folder of an archive, which is a log too.
+        archive: The folder of an archive. It is a log too.
         ledger_url: The server of budgets. Without it, budgets are those of the folders in `stores`.
         bus: The configuration of a bus, or None.
         tenant: The only tenant that is shown. None shows all.
@@ -176,7 +176,7 @@ def _check_paths(options: SourceOptions) -> None:
     for option, path in named:
         if not path.is_dir() and not has_log(path):
             allowed = f"a log, a folder with {LOG_NAME}, or a folder of such folders"
-            raise OptionError(option, f"{path}, where there is nothing", allowed)
+            raise OptionError(option, f"{path}, which does not exist", allowed)
 
 
 def _scanned(paths: Iterable[Path], known: Iterable[Path]) -> tuple[list[Path], frozenset[Path]]:

@@ -212,7 +212,7 @@ def test_hostile_names_are_text(fleet: Fleet, browser: Chromium, shown: RunningD
         fleet.order("alpha", RemoveHalt(HaltScope.AGENT, "x"))
 
 
-def test_lost_connection_is_said(fleet: Fleet, browser: Chromium) -> None:
+def test_lost_connection_is_shown(fleet: Fleet, browser: Chromium) -> None:
     with ExitStack() as stack:
         running = stack.enter_context(running_dashboard(SourceOptions(ledger_url=fleet.url)))
 

@@ -143,7 +143,7 @@ def test_unreadable_source_is_shown_without_paths(
     assert str(tmp_path) not in found.text
 
 
-def test_internal_error_shows_nothing_of_it(shown: RunningDashboard, made: list[CountedPage]) -> None:
+def test_internal_error_is_shown_without_its_text(shown: RunningDashboard, made: list[CountedPage]) -> None:
     made[0].problem = RuntimeError("secret")
 
     found = shown.get("/fails")
