@@ -119,6 +119,8 @@ class BudgetsPage:
         self._clock = clock or SystemClock()
         self._samples: dict[str, deque[int]] = {}
         self._sampled_at: float | None = None
+        self._made: dict[str, BudgetsView] = {}
+        self._making = asyncio.Lock()
 
     async def refresh(self) -> None:
         """Read all sources. If one fails, the others are read, and then its error is raised."""
@@ -126,15 +128,18 @@ class BudgetsPage:
             await self._readings.read()
         finally:
             await asyncio.to_thread(self._sample)
+            self._made = {}
 
     async def answer(self, request: PageRequest) -> PageAnswer:
         """Return the page of all tenants, or of the one in `tenant` of the query."""
         tenant = request.query.get("tenant", "")
         if tenant and tenant not in {each.view.tenant for each in self._readings.views}:
             raise NotShownError
-        # In a thread, because a thousand tenants take long.
-        view = await asyncio.to_thread(self._page, tenant)
-        return PageAnswer("agentic_trading.monitor/budgets.html.j2", view)
+        async with self._making:  # once for all browsers, because a thousand tenants take long
+            made = self._made
+            if tenant not in made:
+                made[tenant] = await asyncio.to_thread(self._page, tenant)
+        return PageAnswer("agentic_trading.monitor/budgets.html.j2", made[tenant])
 
     async def metrics(self) -> bytes:
         """Return the metrics of the budgets as they were read last."""
@@ -169,7 +174,9 @@ class BudgetsPage:
         running = sum(row.tone == "good" for row in workers)
         sections = [self._section(each, now, most, has_name=not is_one_source) for each in shown]
         return BudgetsView(
-            now=f"{now:%Y-%m-%d %H:%M:%S}" if self._readings.read_at else "nothing was read yet",
+            now=f"{now:%Y-%m-%d %H:%M:%S} UTC"
+            if self._readings.read_at
+            else "The first reading is not complete",
             summary=f"{pluralize(len({v.tenant for v in views}), 'tenant')} · {_reporting(running)}",
             tenant=tenant,
             can_choose=self._sources.tenant is None and len(every) > MOST_TENANTS,
