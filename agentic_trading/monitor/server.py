@@ -106,6 +106,7 @@ class Dashboard:
         app.cleanup_ctx.append(self._reading)
         app.on_shutdown.append(lambda _: self._live.aclose())
         app.router.add_get("/static/{name}", self._static_file)
+        app.router.add_get("/favicon.ico", _no_icon)  # browsers ask for it next to a page without a link
         if self._token.is_needed:
             app.router.add_post(ENTER, self._enter)
         for page in self._pages:
@@ -324,6 +325,10 @@ async def serve_dashboard(
             ends = asyncio.Event()
             with on_first_signal(ends.set):
                 await ends.wait()
+
+
+async def _no_icon(_request: web.Request) -> web.Response:
+    return web.Response(status=HTTPStatus.NO_CONTENT)
 
 
 async def _add_headers(_request: web.Request, answer: web.StreamResponse) -> None:

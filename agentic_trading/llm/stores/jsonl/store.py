@@ -170,16 +170,14 @@ class JsonlRecords:
             async for fact in facts:
                 yield fact
 
-    async def entries(
+    def entries(
         self, query: RecordQuery = EVERYTHING, *, tenant: str | None = None
     ) -> AsyncGenerator[store_api.LogEntry]:
         """Yield the entries of the selected records, in the log's order. Only their lines are read.
 
         Records that are added meanwhile are left out.
         """
-        async with aclosing(self.read(self.entry, query, tenant=tenant)) as entries:
-            async for entry in entries:
-                yield entry
+        return self.read(self.entry, query, tenant=tenant)
 
     async def read(
         self,
