@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -391,3 +391,58 @@ def _exact(value: Any, path: str, depth: int) -> Any:
         return _number(value)
     except TypeError as e:
         raise CanonicalError(path, f"{value!r:.80} is not decoded JSON ({e})") from e
+
+
+_BLANK = frozenset(" \t\n\r")
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # only the length of the values is needed
+
+
+def member_of(text: str, name: str) -> str:
+    """Return the value of a member of an object, as it is written.
+
+    Raises:
+        ValueError: If the object does not have exactly one such member.
+
+    """
+    values = [value for key, value in members_of(text) if key == name]
+    if len(values) != 1:
+        raise ValueError(f"{name!r} appears {len(values)} times in one object. Allowed: once")
+    return values[0]
+
+
+def members_of(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the members of an object as they are written, because parsing loses digits.
+
+    The items of a list have an empty name.
+
+    Raises:
+        ValueError: If the text is not an object or a list.
+        RecursionError: If it is nested too deeply.
+
+    """
+    at = _past(text, 0, "{[")
+    is_object = text[at - 1] == "{"
+    at = _skip(text, at)
+    while text[at : at + 1] not in {"}", "]"}:
+        name = ""
+        if is_object:
+            name, at = _DECODER.raw_decode(text, at)
+            at = _skip(text, _past(text, at, ":"))
+        _, end = _DECODER.raw_decode(text, at)
+        yield name, text[at:end]
+        at = _skip(text, end)
+        if text[at : at + 1] == ",":
+            at = _skip(text, at + 1)
+
+
+def _past(text: str, at: int, signs: str) -> int:
+    at = _skip(text, at)
+    if text[at : at + 1] not in set(signs):
+        raise ValueError(f"no {' or '.join(signs)} at {at}")
+    return at + 1
+
+
+def _skip(text: str, at: int) -> int:
+    while text[at : at + 1] in _BLANK:
+        at += 1
+    return at

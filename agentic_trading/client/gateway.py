@@ -42,6 +42,7 @@ from agentic_trading.llm.fields import long_ids
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.llm.redaction import Redaction
+from agentic_trading.llm.result import Stage
 from agentic_trading.logger import get_logger
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 
@@ -574,10 +575,12 @@ def _report_slow(envelope_id: str) -> None:
 
 
 def verdict_of(answer: GatewayReply) -> str:
-    """Return the verdict of a call: `accepted`, `degraded`, or its kind of failure."""
+    """Return the verdict of a call: `accepted`, `passed_on`, `degraded`, or its kind of failure."""
     if isinstance(answer, NoDecision):
         return answer.reason.category
     result = answer.result
     if result.actionable:
         return "accepted"
+    if result.reading is not None and result.reading.verdict is Stage.PASSED_ON:
+        return "passed_on"
     return "degraded" if result.failure is None else result.failure.category

@@ -225,7 +225,7 @@ def _attempt(interaction: LLMInteraction) -> Attempt:
 
 
 def _failing_stage(last: LLMResult) -> Stage | None:
-    if last.reading is None or last.reading.verdict is Stage.DONE:
+    if last.reading is None or last.reading.verdict in {Stage.DONE, Stage.PASSED_ON}:
         return None
     return last.reading.verdict
 

@@ -120,7 +120,7 @@ def _rule_problem(envelope: LLMEnvelope) -> FailureReason | None:
 def _size_problem(
     request: ModelRequest, capability: Capability, input_tokens: int | None
 ) -> FailureReason | None:
-    if request.max_tokens > capability.max_output_tokens:
+    if request.max_choice_tokens > capability.max_output_tokens:
         return _invalid(
             f"{request.max_tokens} output tokens asked; {capability.model} allows {capability.max_output_tokens}"
         )

@@ -54,10 +54,17 @@ class LLMProvider(field_types.OpenName):
 
 
 class ResponseFormat(StrEnum):
-    """The form of an answer."""
+    """The form of an answer.
+
+    Attributes:
+        VERBATIM: The context is a client's own request to an API (`api`, `body`), and the answer is the body
+            of the API's answer. Both are passed on unchanged. See `llm/verbatim.py`.
+
+    """
 
     JSON = "json"
     TEXT = "text"
+    VERBATIM = "verbatim"
 
 
 class DeterminismLevel(StrEnum):

@@ -20,6 +20,7 @@ from agentic_trading.llm.errors import EnvelopeValidationError, LookAheadError
 from agentic_trading.llm.fields import long_ids
 from agentic_trading.llm.limits import LLMBudget, OutputMode, OutputPolicy, SafetyConstraints
 from agentic_trading.llm.models import Capabilities
+from agentic_trading.llm.verbatim import VerbatimRequest, verbatim_problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +227,32 @@ def _answer_problems(envelope: LLMEnvelope) -> Iterator[str]:
         for what, is_there in contradicts.items():
             if is_there:
                 yield f"response_format is 'text'; {what} allows 'json' only"
+    elif envelope.response_format is ResponseFormat.VERBATIM:
+        yield from _verbatim_problems(envelope)
     preset = PRESETS[envelope.workflow]
     for name in preset.fixed_output:
         given, allowed = getattr(envelope.output_policy, name), getattr(preset.output, name)
         if given != allowed:
             yield f"output_policy.{name} is {given!r}; workflow {envelope.workflow} allows {allowed!r} only"
+
+
+def _verbatim_problems(envelope: LLMEnvelope) -> Iterator[str]:
+    """Yield what a request that is passed on contradicts, and faults of the request."""
+    contradicts = {
+        f"workflow {EnvelopeWorkflow.EXECUTION}": envelope.workflow is EnvelopeWorkflow.EXECUTION,
+        "require_json": envelope.safety_constraints.require_json,
+        "evidence": bool(envelope.retrieved_evidence),
+        "tools_allowed": bool(envelope.tools_allowed),
+        "a thinking_budget": envelope.budget.thinking_budget > 0,
+    }
+    for what, is_there in contradicts.items():
+        if is_there:
+            yield f"response_format is 'verbatim', which allows no {what}"
+    problems = [*verbatim_problems(envelope.context)]
+    yield from problems
+    cap = envelope.budget.max_output_tokens
+    if not problems and cap < (choices := VerbatimRequest.of(envelope.context).choices):
+        yield f"max_output_tokens is {cap} for {choices} answers; allowed is one token or more for each"
 
 
 def _determinism_problems(envelope: LLMEnvelope) -> list[str]:

@@ -3,17 +3,19 @@
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Protocol, Self, assert_never
+from typing import Annotated, Any, Literal, Protocol, Self, assert_never, runtime_checkable
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from agentic_trading.llm.envelope import Effort, LLMEnvelope
+from agentic_trading.canonical import quoted
+from agentic_trading.llm.envelope import Effort, LLMEnvelope, ResponseFormat
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import JsonObject, json_of
 from agentic_trading.llm.result import Usage
+from agentic_trading.llm.verbatim import Api, VerbatimRequest
 
-Transport = Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]
+Transport = Literal["native_schema", "strict_tool", "json_mode", "prompted", "text", "verbatim"]
 
 ANSWER_TOOL = "answer"
 """The only tool of the `strict_tool` transport. Its input is the answer."""
@@ -86,6 +88,16 @@ class ModelRequest:
     temperature: float | None = None
     forced_tool: bool = False
     tools: tuple[ToolDefinition, ...] = ()
+
+    @property
+    def verbatim(self) -> VerbatimRequest | None:
+        """The client's own request, if it is passed on. `user` is its body."""
+        return VerbatimRequest.of(self.envelope.context) if self.transport == "verbatim" else None
+
+    @property
+    def max_choice_tokens(self) -> int:
+        """The cap of one answer. A request that is passed on may ask for several, within `max_tokens`."""
+        return self.max_tokens if self.verbatim is None else self.max_tokens // self.verbatim.choices
 
     @property
     def has_answer_tool(self) -> bool:
@@ -183,6 +195,16 @@ class Provider(Protocol):
         ...
 
 
+@runtime_checkable
+class PassesRequestsOn(Protocol):
+    """A provider that also passes on requests of format `verbatim`."""
+
+    @property
+    def speaks(self) -> frozenset[Api]:
+        """The APIs whose requests it sends."""
+        ...
+
+
 class Providers:
     """The providers of a worker, by name."""
 
@@ -213,6 +235,21 @@ class Providers:
         if served is None:
             raise ProviderError(FailureKind.NOT_SERVED, unserved_text(name, self._by_name), sent=False)
         return served
+
+    def verbatim_problem(self, envelope: LLMEnvelope) -> str:
+        """Return why the request of an envelope cannot be passed on by its provider, or an empty text.
+
+        Other providers would ask the body as a prompt. For a name that is not served, see `of`.
+        """
+        provider = self._every or self._by_name.get(str(envelope.provider))
+        if envelope.response_format is not ResponseFormat.VERBATIM or provider is None:
+            return ""
+        speaks = provider.speaks if isinstance(provider, PassesRequestsOn) else frozenset[Api]()
+        api = envelope.context.get("api")
+        if api in speaks:
+            return ""
+        allowed = f"it speaks {', '.join(sorted(speaks))}" if speaks else "it passes no requests on"
+        return f"provider {envelope.provider} does not speak {quoted(api)}; {allowed}"
 
     async def aclose(self) -> None:
         """Close every provider once. You may call it twice."""

@@ -27,7 +27,13 @@ from agentic_trading.llm.limits import NANO, UnlessNone, nusd_from_usd
 
 
 class Stage(StrEnum):
-    """The stage at which reading an answer ended. `DONE` means accepted."""
+    """The stage at which reading an answer ended.
+
+    Attributes:
+        DONE: The answer was accepted.
+        PASSED_ON: The answer belongs to a client's own request and was not judged.
+
+    """
 
     REFUSAL = "refusal"
     TRUNCATED = "truncated"
@@ -39,6 +45,7 @@ class Stage(StrEnum):
     TRANSPORT = "transport"
     SCHEMA_INVALID = "schema_invalid"
     DONE = "done"
+    PASSED_ON = "passed_on"
 
 
 class Violation(BaseModel, frozen=True, extra="allow"):
@@ -87,7 +94,9 @@ class AttemptTrace(BaseModel, frozen=True, extra="allow", ignored_types=(field_t
     """
 
     parser: str
-    transport: field_types.Open[Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]]
+    transport: field_types.Open[
+        Literal["native_schema", "strict_tool", "json_mode", "prompted", "text", "verbatim"]
+    ]
     verdict: field_types.Open[Stage]
     decode: field_types.Open[Literal["strict", "lossless", "guess", "none"]] = "none"
     fixes: tuple[Fix, ...] = ()
@@ -172,9 +181,12 @@ def _exact_numbers(value: Any) -> Any:
 
 
 def _is_actionable(fields: dict[str, Any]) -> bool:
-    was_guessed = fields.get("reading") is not None and fields["reading"].decode == "guess"
+    reading = fields.get("reading")
+    # An answer that is passed on is for its client to judge.
+    if reading is not None and (reading.decode == "guess" or reading.transport == "verbatim"):
+        return False
     is_sound = fields.get("success") and fields.get("validation_passed") and not fields.get("in_doubt")
-    return bool(is_sound and not was_guessed and not fields.get("tool_called"))
+    return bool(is_sound and not fields.get("tool_called"))
 
 
 def _hash_of_output(fields: dict[str, Any]) -> str:
@@ -369,8 +381,11 @@ class LLMResult(field_types.RevalidatedModel, frozen=True, extra="allow"):
             return self.failure
         if not self.success:
             return FailureReason(category=FailureKind.INTERNAL_ERROR, description=self.error or "failed")
-        was_guessed = self.reading is not None and self.reading.decode == "guess"
-        what = "was guessed: it is for display only" if was_guessed else "is marked as not actionable"
+        what = "is marked as not actionable"
+        if self.reading is not None and self.reading.decode == "guess":
+            what = "was guessed: it is for display only"
+        if self.reading is not None and self.reading.transport == "verbatim":
+            what = "was passed on to its client, who judges it"
         if self.tool_called:
             what = (
                 f"is a call of the tool {self.tool_called!r}, whose result is evidence for another envelope"

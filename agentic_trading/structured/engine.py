@@ -10,12 +10,13 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from agentic_trading.canonical import sha256_hex
-from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
-from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, ResponseFormat
+from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, ToolDefinition, Transport
 from agentic_trading.llm.result import Stage, Violation
+from agentic_trading.llm.verbatim import verbatim_problems
 from agentic_trading.logger import get_logger
 from agentic_trading.structured import prompts
 from agentic_trading.structured.decode import keys_in
@@ -46,6 +47,7 @@ _PARSER_OF: dict[Transport, str] = {
     "json_mode": "InstructorParser",
     "prompted": "InstructorParser",
     "text": "InstructorParser",
+    "verbatim": "InstructorParser",
 }
 _BEFORE_DECODING = frozenset({
     Stage.REFUSAL,
@@ -113,6 +115,10 @@ def prepare(
         tools: The tools that the envelope may name.
 
     """
+    is_verbatim = envelope.response_format is ResponseFormat.VERBATIM
+    # Checked before the body is read, because an envelope from a bus is not trusted.
+    if is_verbatim and (problems := [*verbatim_problems(envelope.context)]):
+        return FailureReason(category=FailureKind.INVALID_REQUEST, description="; ".join(problems))
     problem = schema_problem(
         envelope.expected_output_schema, envelope.output_policy, schema_json=envelope.output_schema_json
     )

@@ -149,7 +149,14 @@ def may_be_asked_again(stage: Stage) -> bool:
             | Stage.SEMANTIC
         ):
             return True
-        case Stage.REFUSAL | Stage.TRUNCATED | Stage.TRANSPORT | Stage.SCHEMA_INVALID | Stage.DONE:
+        case (
+            Stage.REFUSAL
+            | Stage.TRUNCATED
+            | Stage.TRANSPORT
+            | Stage.SCHEMA_INVALID
+            | Stage.DONE
+            | Stage.PASSED_ON
+        ):
             return False
         case _:
             assert_never(stage)

@@ -325,6 +325,9 @@ def parse_answer(answer: RawAnswer) -> Accepted:
         ParserException: With the stage at which reading failed.
 
     """
+    if answer.transport == "verbatim":  # refused, cut or a call: its client reads it
+        text = answer.response.text
+        return Accepted({}, text, text, answer.trace(Stage.PASSED_ON))
     try:
         return _parse(answer)
     except UnreadableError as e:

@@ -15,6 +15,7 @@ from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ToolDefinition, Transport
 from agentic_trading.llm.result import Violation
+from agentic_trading.llm.verbatim import VerbatimRequest
 from agentic_trading.structured.feedback import near_miss
 from agentic_trading.structured.outcome import Rejected, UnreadableError
 from agentic_trading.structured.render import render_schema
@@ -129,8 +130,10 @@ def request_over(
     """Return the request of an envelope over `transport`.
 
     The system text has the instructions, and the schema if it is not enforced. The only user message has the
-    data.
+    data. Over `verbatim`, the user message is the body of the client's request.
     """
+    if transport == "verbatim":
+        return _verbatim_request(envelope, capability, attempt=attempt, answer=answer)
     parameters = inference_parameters(envelope, capability)
     is_enforced = transport in ("native_schema", "strict_tool")
     # A model that thinks is not forced to call a tool, because providers exclude one with the other.
@@ -149,6 +152,16 @@ def request_over(
         temperature=parameters.temperature,
         forced_tool=transport == "strict_tool" and capability.forced_tool and not thinks,
     )
+
+
+def _verbatim_request(
+    envelope: LLMEnvelope, capability: Capability, *, attempt: int, answer: int
+) -> ModelRequest:
+    """Return a client's own request. The cap of the envelope is the sum over all answers that it asks for."""
+    asked = VerbatimRequest.of(envelope.context)
+    most = capability.max_output_tokens * asked.choices
+    max_tokens = min(envelope.budget.max_output_tokens, most)
+    return ModelRequest(envelope, attempt, answer, "", asked.body, "verbatim", max_tokens)
 
 
 def reask_request(request: ModelRequest, rejected: Rejected, *, attempt: int) -> ModelRequest:

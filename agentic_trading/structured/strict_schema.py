@@ -44,7 +44,10 @@ class TransportChoice:
     passed_over: tuple[str, ...] = ()
 
 
-_TEXT = TransportChoice("text")
+_WITHOUT_SCHEMA: Mapping[ResponseFormat, TransportChoice] = {
+    ResponseFormat.TEXT: TransportChoice("text"),
+    ResponseFormat.VERBATIM: TransportChoice("verbatim"),
+}
 
 
 def choice_for(envelope: LLMEnvelope, capability: Capability) -> TransportChoice:
@@ -52,8 +55,8 @@ def choice_for(envelope: LLMEnvelope, capability: Capability) -> TransportChoice
 
     The order is native schema, strict tool, JSON mode, prompt.
     """
-    if envelope.response_format is ResponseFormat.TEXT:
-        return _TEXT
+    if (choice := _WITHOUT_SCHEMA.get(envelope.response_format)) is not None:
+        return choice
     return _choice(
         envelope.output_schema_json,
         native_schema=capability.native_schema,
@@ -90,8 +93,8 @@ def _choice(
 
 def unenforced_transport(envelope: LLMEnvelope, capability: Capability) -> Transport:
     """Return the transport of an answer whose schema is not enforced."""
-    if envelope.response_format is ResponseFormat.TEXT:
-        return "text"
+    if (choice := _WITHOUT_SCHEMA.get(envelope.response_format)) is not None:
+        return choice.transport
     return "json_mode" if capability.json_mode else "prompted"
 
 

@@ -491,7 +491,7 @@ def is_schema_refused(request: ModelRequest, attempted: Attempted) -> bool:
     return (
         isinstance(attempted, FailedAttempt)
         and attempted.failed.kind is FailureKind.SCHEMA_REFUSED
-        and request.transport not in {"prompted", "text"}
+        and request.transport not in {"prompted", "text", "verbatim"}
     )
 
 

@@ -219,6 +219,8 @@ class CallRunner:
         if line := self._parts.unnamed_checks.get(schema_id):
             text = f"the installed check of schema {schema_id!r} is not loaded. Add {line} of the workers' configuration"
             return FailureReason(category=FailureKind.INVALID_REQUEST, description=text)
+        if problem := self._parts.providers.verbatim_problem(envelope):
+            return FailureReason(category=FailureKind.INVALID_REQUEST, description=problem)
         is_held = not self._unsupported_schemas.holds(envelope)
         prepared = prepare(envelope, capability, enforced=is_held, tools=self._parts.tools)
         if isinstance(prepared, FailureReason):

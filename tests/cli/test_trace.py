@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from contextlib import aclosing
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,15 @@ from agentic_trading.cli.exits import ExitCode
 from agentic_trading.cli.options import trace_list
 from agentic_trading.cli.output import print_table
 from agentic_trading.ids import derived_id
-from agentic_trading.llm import Event, JsonFileInteractionStore
+from agentic_trading.llm import Event, JsonFileInteractionStore, LLMInteraction
+from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.store import TraceSummary
+from agentic_trading.platform import local_gateway
 from tests.audit.reading import desk, write
 from tests.build import event
 from tests.cli.conftest import Command
 from tests.gateway import asking, gateway
+from tests.platform.test_verbatim import asking as verbatim_envelope
 
 
 def first_fill(session: Path) -> dict[str, str]:
@@ -290,3 +294,17 @@ def test_chains_of_several_logs_are_read(command: Command) -> None:
     assert "fill-b" in shown.out
     assert why.out.splitlines()[1].split()[1] == "bar.closed"
     assert "trace list --store runs/a/interactions.jsonl --store runs/b/interactions.jsonl" in unknown.err
+
+
+def test_answer_that_was_passed_on_has_its_own_word(tmp_path: Path, command: Command) -> None:
+    async def asked() -> str:
+        async with local_gateway(ScriptedProvider(["{}"]), budget_usd=Decimal(1), folder=tmp_path) as client:
+            answer = await client.ask(verbatim_envelope())
+            assert isinstance(answer, LLMInteraction)
+            return answer.envelope.trace_id
+
+    trace = asyncio.run(asked())
+    shown = command("trace", "show", trace, "--store", tmp_path).out
+
+    assert "passed_on" in shown
+    assert "degraded" not in shown

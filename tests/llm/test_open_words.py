@@ -144,7 +144,7 @@ def test_new_interaction_word_round_trips() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("workflow", NEW), ("response_format", "verbatim"), ("effort", "most")]
+    ("name", "word"), [("workflow", NEW), ("response_format", "rhymed"), ("effort", "most")]
 )
 def test_request_with_new_word_is_rejected(name: str, word: str) -> None:
     fields = {**orjson.loads(answered().envelope.wire), name: word}

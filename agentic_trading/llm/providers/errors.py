@@ -232,6 +232,20 @@ def unusable_answer(
     )
 
 
+def body_text(reply: hosted.HttpReply, usage: Usage, bill: hosted.Bill, *, model: str) -> str:
+    """Return the body of an answer that is passed on, byte for byte.
+
+    Raises:
+        ProviderError: If it is not UTF-8. The usage is charged if it can be read.
+
+    """
+    try:
+        return reply.body.decode()
+    except UnicodeDecodeError as e:
+        why = f"the answer cannot be passed on: {e}"
+        raise unusable_answer(FailureKind.SERVER_ERROR, why, reply, usage, bill, model=model) from e
+
+
 def error_in(page: Mapping[str, Any]) -> Any:
     """Return the error in the body of an answer, or None.
 

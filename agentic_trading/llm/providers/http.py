@@ -105,7 +105,7 @@ class HttpSession:
         self,
         request: ModelRequest,
         path: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | bytes,
         headers: Mapping[str, str] = _NONE,
         *,
         with_schema: bool = False,
@@ -117,7 +117,7 @@ class HttpSession:
         """
         key = await self._keys.key_of(request.envelope.tenant_id)
         self._redaction.add(key)
-        sent = spelled(body)
+        sent = body if isinstance(body, bytes) else spelled(body)
         read_s = request.envelope.retry_policy.attempt_timeout_s + GRACE_S
         client = self._client or await self._open()
         try:

@@ -13,6 +13,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import SENTINEL_NAME, SENTINEL_VALUE
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import LLMResult, Usage
+from agentic_trading.llm.verbatim import APIS, Api
 
 BYTES_PER_TOKEN = 4
 
@@ -138,6 +139,8 @@ class ScriptedProvider:
 
     """
 
+    speaks: frozenset[Api] = frozenset(APIS)
+
     def __init__(self, script: Iterable[ScriptedReply] | Callable[[ModelRequest], ScriptedReply]) -> None:
         self.requests: list[ModelRequest] = []
         self._next: Callable[[ModelRequest], ScriptedReply] = script if callable(script) else self._in_order
@@ -241,6 +244,8 @@ class RecordedAnswers:
 
     Only the bytes of the results are kept in memory, because requests are ten times as large.
     """
+
+    speaks: frozenset[Api] = frozenset(APIS)
 
     def __init__(self, interactions: Iterable[LLMInteraction] = ()) -> None:
         self._known: dict[str, dict[RecordedKey, list[_Recorded]]] = {}  # by request hash

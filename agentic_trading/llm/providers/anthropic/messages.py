@@ -9,19 +9,21 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
-from agentic_trading.canonical import quoted
+from agentic_trading.canonical import member_of, members_of, quoted
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
 from agentic_trading.llm.providers import hosted
 from agentic_trading.llm.providers.errors import (
     ErrorForm,
+    body_text,
     error_in,
     error_in_answer,
     page_in,
     unusable_answer,
 )
 from agentic_trading.llm.result import Usage
+from agentic_trading.llm.verbatim import VerbatimRequest
 
 _TYPES: Final = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
 _FORMATS: Final = frozenset({
@@ -192,6 +194,31 @@ def sendable(arguments: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False) from e
 
 
+_COUNTED = frozenset({"messages", "system", "tools", "tool_choice", "thinking", "output_config"})
+
+
+def verbatim_message(request: ModelRequest, asked: VerbatimRequest) -> tuple[bytes, dict[str, str]]:
+    """Return the body and the headers of a client's own request, with model, cap and tier of the envelope."""
+    fields = {
+        "model": request.envelope.model,
+        "max_tokens": request.max_tokens,
+        "service_tier": "standard_only",
+    }
+    return asked.with_fields(fields), _client_headers(asked)
+
+
+def verbatim_count(request: ModelRequest, asked: VerbatimRequest) -> tuple[bytes, dict[str, str]]:
+    """Return the same for a count of its input tokens, with the fields that are counted."""
+    body = asked.only(_COUNTED).with_fields({"model": request.envelope.model})
+    return body, _client_headers(asked)
+
+
+def _client_headers(asked: VerbatimRequest) -> dict[str, str]:
+    # Without a version, the one that the vendor's SDK names: the request was written for it.
+    headers = {"anthropic-version": asked.version or WITH_SAMPLING}
+    return headers | ({"anthropic-beta": asked.betas} if asked.betas else {})
+
+
 def _marked(block: dict[str, Any], ttl: hosted.PromptCacheTtl) -> dict[str, Any]:
     return block | {"cache_control": {"type": "ephemeral", "ttl": ttl}} if ttl else block
 
@@ -313,6 +340,36 @@ def read_message(reply: hosted.HttpReply, *, offers_tools: bool = False) -> Mode
     )
 
 
+def whole_message(reply: hosted.HttpReply) -> ModelResponse:
+    """Return the whole body of a message as the answer, with its usage.
+
+    Refusals, cut answers and calls are returned too, because their client reads them.
+
+    Raises:
+        ProviderError: If the body is an error, or not a message. The request was sent. The usage is charged
+            if it can be read.
+
+    """
+    message = _message(reply)
+    bill = hosted.bill_of(message.get("usage"))
+    model = hosted.word_of(message.get("model"))
+    usage = _usage(message, bill, has_answer=bool(message.get("content")))
+    if (error := error_in(message)) is not None:
+        said = usage if hosted.counts_any(message.get("usage")) else None
+        raise error_in_answer(ERRORS, error, reply, said, bill, model=model)
+    if not isinstance(message.get("content"), list):
+        why = "the answer is no message; is this the address of the Messages API?"
+        raise unusable_answer(FailureKind.SERVER_ERROR, why, reply, usage, bill, model=model)
+    return ModelResponse(
+        text=body_text(reply, usage, bill, model=model),
+        stop_reason=hosted.word_of(message.get("stop_reason")),
+        usage=usage,
+        model=model,
+        provider_request_id=reply.request_id,
+        provider_response_id=hosted.response_id_of(message.get("id")),
+    )
+
+
 def _text(
     message: Mapping[str, Any], reply: hosted.HttpReply, reason: str, *, offers_tools: bool
 ) -> tuple[hosted.CallsText, str]:
@@ -423,11 +480,9 @@ def calls_in(body: bytes) -> list[hosted.ToolCall]:
     """
     # Cut out of the body, because a parsed number has lost digits.
     message = body.decode(json.detect_encoding(body), "surrogatepass")
-    blocks = [block for _, block in hosted.members_of(hosted.member_of(message, "content"))]
+    blocks = [block for _, block in members_of(member_of(message, "content"))]
     return [
-        hosted.ToolCall(
-            name=str(json.loads(hosted.member_of(block, "name"))), arguments=hosted.member_of(block, "input")
-        )
+        hosted.ToolCall(name=str(json.loads(member_of(block, "name"))), arguments=member_of(block, "input"))
         for block in blocks
-        if json.loads(hosted.member_of(block, "type")) == "tool_use"
+        if json.loads(member_of(block, "type")) == "tool_use"
     ]

@@ -18,6 +18,7 @@ from agentic_trading.llm.providers.hosted import PromptCacheTtl, nothing_sent
 from agentic_trading.llm.providers.http import HttpSession
 from agentic_trading.llm.providers.keys import ClientPerKey, Keys
 from agentic_trading.llm.redaction import Redaction
+from agentic_trading.llm.verbatim import Api
 
 
 class AnthropicProvider:
@@ -40,6 +41,8 @@ class AnthropicProvider:
         ValueError: If the base URL or the proxy is not a plain http or https URL.
 
     """
+
+    speaks: frozenset[Api] = frozenset({"messages"})
 
     def __init__(
         self,
@@ -73,6 +76,10 @@ class AnthropicProvider:
         return await self._redaction.guard(self._complete(request))
 
     async def _complete(self, request: ModelRequest) -> ModelResponse:
+        if request.verbatim is not None:
+            body, headers = messages.verbatim_message(request, request.verbatim)
+            reply = await self._session.post(request, "/v1/messages", body, headers)
+            return messages.whole_message(reply)
         arguments = messages.sendable(lambda: messages.create_arguments(request, ttl=self._ttl))
         headers = {"anthropic-version": messages.VERSION, **arguments.pop("extra_headers", {})}
         arguments |= arguments.pop("extra_body", {})
@@ -87,8 +94,12 @@ class AnthropicProvider:
             ProviderError: If the count fails.
 
         """
-        body = messages.sendable(lambda: messages.count_arguments(request, ttl=self._ttl))
-        headers = {"anthropic-version": messages.VERSION}
+        body: bytes | dict[str, Any]
+        if request.verbatim is not None:
+            body, headers = messages.verbatim_count(request, request.verbatim)
+        else:
+            body = messages.sendable(lambda: messages.count_arguments(request, ttl=self._ttl))
+            headers = {"anthropic-version": messages.VERSION}
         try:
             return messages.count_in(
                 await self._session.post(request, "/v1/messages/count_tokens", body, headers)

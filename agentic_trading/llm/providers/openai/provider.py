@@ -4,11 +4,11 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from agentic_trading.canonical import quoted
+from agentic_trading.canonical import member_of, members_of, quoted
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.llm.errors import FailureKind, ProviderError, UnknownModelError
 from agentic_trading.llm.fields import LARGEST_COUNT
@@ -23,6 +23,7 @@ from agentic_trading.llm.provider import (
 from agentic_trading.llm.providers import hosted
 from agentic_trading.llm.providers.errors import (
     ErrorForm,
+    body_text,
     error_in,
     error_in_answer,
     page_in,
@@ -32,6 +33,7 @@ from agentic_trading.llm.providers.http import HttpSession
 from agentic_trading.llm.providers.keys import Keys
 from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.result import Usage
+from agentic_trading.llm.verbatim import Api, VerbatimRequest
 
 _READS = (
     "cached_tokens",
@@ -176,6 +178,8 @@ Dialect = Literal["openai", "compatible"]
 """OpenAI's own API, or an older form of it (llama.cpp, vLLM and others)."""
 
 _NAME_CHARS = 64
+# No copy is stored, and the tier is fixed, because the project's setting would otherwise change the price.
+_FIXED: Final[dict[str, object]] = {"store": False, "service_tier": "default"}
 
 
 def completion_body(request: ModelRequest, dialect: Dialect, *, logprobs: bool) -> dict[str, Any]:
@@ -196,11 +200,22 @@ def completion_body(request: ModelRequest, dialect: Dialect, *, logprobs: bool) 
         "logprobs": logprobs or None,
         **_tools(request),
     }
-    # No copy is stored, and the tier is fixed, because the project's setting would otherwise change the
-    # price.
     if dialect == "openai":
-        body |= {"store": False, "service_tier": "default"}
+        body |= _FIXED
     return {name: value for name, value in body.items() if value is not None}
+
+
+_PATHS: Final[Mapping[Api, str]] = {"chat_completions": "/chat/completions", "responses": "/responses"}
+
+
+def verbatim_body(request: ModelRequest, asked: VerbatimRequest, dialect: Dialect) -> bytes:
+    """Return the body of a client's own request, with model, cap and tier of the envelope."""
+    cap = "max_completion_tokens" if dialect == "openai" else "max_tokens"
+    fields = {
+        "model": request.envelope.model,
+        "max_output_tokens" if asked.api == "responses" else cap: request.max_choice_tokens,
+    }
+    return asked.with_fields(fields | (_FIXED if dialect == "openai" else {}))
 
 
 def _response_format(request: ModelRequest) -> dict[str, Any] | None:
@@ -394,6 +409,51 @@ def model_response(
     )
 
 
+def whole_completion(
+    answered: hosted.HttpReply, api: Api, *, bill_unit: hosted.BillUnit = "known"
+) -> ModelResponse:
+    """Return the whole body of an answer as the answer, with its usage.
+
+    Refusals, cut answers and calls are returned too, because their client reads them.
+
+    Raises:
+        ProviderError: If the body is an error, or no answer of this API. The request was sent. The usage is
+            charged if it can be read.
+
+    """
+    completion = _read(answered, bill_unit)
+    if (error := completion.error()) is not None:
+        raise error
+    page, bill = completion.page, completion.bill
+    if not isinstance(page.get("choices" if api == "chat_completions" else "output"), list):
+        raise completion.unusable(f"what came back is no answer of {api}; check the base URL")
+    if api == "chat_completions":
+        usage, reason = (
+            completion.usage(has_answer=completion.says_any),
+            completion.choice.get("finish_reason"),
+        )
+    else:
+        usage = replace(completion, page=_in_words_of_chat(page)).usage(has_answer=bool(page["output"]))
+        reason = _object(page.get("incomplete_details")).get("reason") or page.get("status")
+    return ModelResponse(
+        text=body_text(answered, usage, bill, model=completion.model),
+        stop_reason=hosted.word_of(reason),
+        usage=usage,
+        model=completion.model,
+        provider_request_id=answered.request_id,
+        provider_response_id=hosted.response_id_of(page.get("id")),
+    )
+
+
+def _in_words_of_chat(page: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an answer of the Responses API with its usage in the words of chat completions."""
+    usage = page.get("usage")
+    if not isinstance(usage, Mapping):
+        return page
+    names = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}
+    return {**page, "usage": {names.get(name, name): value for name, value in usage.items()}}
+
+
 _WRITTEN = ("content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call")
 _EXCERPT_CHARS = 200
 _NO_COMPLETION = "what came back is no chat completion; check the base URL"
@@ -442,21 +502,20 @@ def _calls(completion: _Completion) -> list[hosted.ToolCall]:
     # Cut out of the body, because a parsed number has lost digits.
     body = completion.reply.body
     text = body.decode(json.detect_encoding(body), "surrogatepass")
-    _, choice = next(hosted.members_of(hosted.member_of(text, "choices")))
-    written = hosted.member_of(hosted.member_of(choice, "message"), name)
+    _, choice = next(members_of(member_of(text, "choices")))
+    written = member_of(member_of(choice, "message"), name)
     functions = (
-        [hosted.member_of(call, "function") for _, call in _items(written, called)]
+        [member_of(call, "function") for _, call in _items(written, called)]
         if name == "tool_calls"
         else [written]
     )
     return [
-        _call(call, hosted.member_of(function, "arguments"))
-        for call, function in zip(calls, functions, strict=True)
+        _call(call, member_of(function, "arguments")) for call, function in zip(calls, functions, strict=True)
     ]
 
 
 def _items(written: str, called: Any) -> Iterable[tuple[str, str]]:
-    return hosted.members_of(written) if isinstance(called, list) else [("", written)]
+    return members_of(written) if isinstance(called, list) else [("", written)]
 
 
 def _function(call: Any) -> Mapping[str, Any]:
@@ -522,6 +581,8 @@ class OpenAIProvider:
 
     """
 
+    speaks: frozenset[Api] = frozenset(_PATHS)
+
     def __init__(
         self,
         keys: Keys,
@@ -558,6 +619,10 @@ class OpenAIProvider:
         return await self._redaction.guard(self._complete(request))
 
     async def _complete(self, request: ModelRequest) -> ModelResponse:
+        if (asked := request.verbatim) is not None:
+            sent = verbatim_body(request, asked, self._dialect)
+            reply = await self._session.post(request, _PATHS[asked.api], sent)
+            return whole_completion(reply, asked.api, bill_unit=self._bill_unit)
         body = completion_body(request, self._dialect, logprobs=self._offers_logprobs(request))
         has_schema = not body.keys().isdisjoint(("response_format", "tools"))
         reply = await self._session.post(request, "/chat/completions", body, with_schema=has_schema)

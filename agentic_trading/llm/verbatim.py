@@ -1,0 +1,128 @@
+"""Requests of format `verbatim`: a client's own request to an API of a vendor, passed on unchanged."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Self, get_args
+
+from agentic_trading.canonical import members_of, quoted
+
+Api = Literal["chat_completions", "responses", "messages"]
+"""An API that a request may be written for: two of OpenAI's form, and Anthropic's Messages."""
+
+APIS: Final[tuple[Api, ...]] = get_args(Api)
+
+_OPENAI: Final = ("tools", "tool_choice", "parallel_tool_calls", "temperature", "top_p", "top_logprobs")
+
+ASKED: Final[Mapping[Api, frozenset[str]]] = {
+    "chat_completions": frozenset({
+        *_OPENAI, "messages", "response_format", "stop", "seed", "frequency_penalty", "presence_penalty",
+        "logit_bias", "logprobs", "n", "reasoning_effort", "verbosity", "functions", "function_call",
+    }),
+    "responses": frozenset({
+        *_OPENAI, "input", "instructions", "text", "reasoning", "truncation", "include", "max_tool_calls",
+    }),
+    "messages": frozenset({
+        "messages", "system", "tools", "tool_choice", "stop_sequences", "temperature", "top_k", "top_p",
+        "thinking", "output_config", "output_format",
+    }),
+}  # fmt: skip
+"""The fields that a body may have. The model, the cap and the tier are added from the envelope.
+
+A field that is not listed could cost money that no reservation bounds.
+"""
+
+MOST_CHOICES: Final = 8
+"""The maximum of `n`, the number of answers to one request of chat completions."""
+
+_CONTEXT: Final = frozenset({"api", "body", "version", "betas"})
+_MAY_OMIT: Final = frozenset({"version", "betas"})
+
+
+@dataclass(frozen=True, slots=True)
+class VerbatimRequest:
+    """The request in the context of an envelope.
+
+    Attributes:
+        body: The JSON text of its fields, in the order and the spelling of the client.
+        version: The `anthropic-version` of the client. Empty if it named none.
+        betas: The `anthropic-beta` of the client. Empty if it named none.
+
+    """
+
+    api: Api
+    body: str
+    version: str = ""
+    betas: str = ""
+
+    @classmethod
+    def of(cls, context: Mapping[str, Any]) -> Self:
+        """Return the request in a context. It is not checked: see `verbatim_problems`."""
+        return cls(**{name: context[name] for name in _CONTEXT if name in context})
+
+    @property
+    def context(self) -> dict[str, str]:
+        """The context of an envelope with this request."""
+        fields = {"api": self.api, "body": self.body, "version": self.version, "betas": self.betas}
+        return {name: value for name, value in fields.items() if value or name not in _MAY_OMIT}
+
+    @property
+    def choices(self) -> int:
+        """The number of answers that the body asks for (`n`)."""
+        return json.loads(self.body).get("n") or 1
+
+    def only(self, names: frozenset[str]) -> Self:
+        """Return the request with these fields of its body only."""
+        return replace(self, body=members_text(self.body, names))
+
+    def with_fields(self, fields: Mapping[str, Any]) -> bytes:
+        """Return the body with `fields` before its own. Its own text stays unchanged."""
+        ours = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+        own = self.body.strip()[1:].lstrip()
+        return f"{ours[:-1]}{'' if own.startswith('}') else ','}{own}".encode()
+
+
+def members_text(text: str, names: Collection[str]) -> str:
+    """Return the members of a JSON object that have these names, as they are written and in their order."""
+    members = (f"{json.dumps(name)}:{value}" for name, value in members_of(text) if name in names)
+    return f"{{{','.join(members)}}}"
+
+
+def verbatim_problems(context: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the reasons why a context is not a request of format `verbatim`."""
+    if unknown := sorted(context.keys() - _CONTEXT):
+        yield f"context has {', '.join(unknown)}; response_format 'verbatim' allows {', '.join(sorted(_CONTEXT))}"
+    if wrong := sorted(name for name in _CONTEXT & context.keys() if not isinstance(context[name], str)):
+        yield f"context: {', '.join(wrong)} must be text"
+        return
+    if context.get("api") not in APIS:
+        yield f"context.api is {quoted(context.get('api'))}; allowed are {', '.join(APIS)}"
+        return
+    yield from _body_problems(ASKED[context["api"]], context.get("body", ""))
+
+
+def _body_problems(asked: frozenset[str], body: str) -> Iterator[str]:
+    try:
+        members = json.loads(body, object_pairs_hook=_Members, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as e:
+        yield f"context.body is not JSON: {e}"
+        return
+    if not isinstance(members, _Members):
+        yield "context.body is not a JSON object"
+        return
+    names = [name for name, _ in members]
+    if unknown := sorted({name for name in names if name not in asked}):
+        yield f"context.body has {', '.join(map(quoted, unknown))}; allowed are {', '.join(sorted(asked))}"
+    if len(names) > len(set(names)):
+        yield f"context.body has {', '.join(sorted({n for n in names if names.count(n) > 1}))} twice"
+    choices = dict(members).get("n")
+    if choices is not None and not (type(choices) is int and 1 <= choices <= MOST_CHOICES):
+        yield f"context.body has n = {quoted(choices)}; allowed are 1 to {MOST_CHOICES}"
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
+
+
+class _Members(list[tuple[str, Any]]):
+    """The members of a JSON object in order, also those of equal names."""
