@@ -5,16 +5,18 @@ one clear error here.
 """
 
 import errno
+import fcntl
 import os
 import re
 import stat
 import tomllib
 from codecs import BOM_UTF8
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import Any, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 from typing_extensions import override
 
@@ -125,14 +127,19 @@ def read_toml(path: Path) -> dict[str, Any]:
     return tables
 
 
-def replace_file(path: Path, content: bytes, *, sync: bool = True) -> None:
+def replace_file(path: Path, content: bytes, *, sync: bool = True, private: bool = False) -> None:
     """Replace a file atomically: after a crash it has its former or its new content. Blocks.
 
-    With `sync`, the new content is on disk when this returns. Raises `OSError`.
+    With `sync`, the new content is on disk when this returns. With `private`, only the owner of the file may read
+    and write it, and a former file keeps its owner. Raises `OSError`.
     """
     # A dead writer may have left a file of this name. It is overwritten.
     new = path.with_name(f"{path.name}.new")
-    with new.open("wb") as file:
+    with _opened(new, private=private) as file:
+        if private and path.exists():
+            # Otherwise a program of the owner could not read the file after a change by root.
+            former = path.stat()
+            os.fchown(file.fileno(), former.st_uid, former.st_gid)
         file.write(content)
         file.flush()
         if sync:
@@ -141,6 +148,19 @@ def replace_file(path: Path, content: bytes, *, sync: bool = True) -> None:
     if sync:
         # Otherwise the new name could be lost in a power failure.
         sync_folder(path.parent)
+
+
+@contextmanager
+def locked(path: Path, *, private: bool = False) -> Generator[None]:
+    """Let only one process of the machine at a time enter the block. Blocks.
+
+    `path` is the lock, a file that is created with its folder. With `private`, only its owner may open it. Raises
+    `OSError`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _opened(path, private=private) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def sync_folder(folder: Path) -> None:
@@ -201,6 +221,15 @@ def read_within(path: Path, read: Callable[[], T], *, within_s: float = ANSWERED
             raise
         _waiting[path] = thread
         raise _unreadable(path, errno.ETIMEDOUT, f"its disk did not answer within {within_s:g} s") from None
+
+
+def _opened(path: Path, *, private: bool) -> BinaryIO:
+    """Open an emptied file for writing. Creates it if it is missing."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    file = os.fdopen(os.open(path, flags, 0o600 if private else 0o666), "wb")
+    if private:
+        os.fchmod(file.fileno(), 0o600)  # because the file may exist with other rights
+    return file
 
 
 def _is_deeper(value: object, most: int) -> bool:

@@ -1,5 +1,6 @@
 """A file that a user names is read in time and in bounds, whatever it is."""
 
+import fcntl
 import os
 import socket
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 
 from agentic_trading.files import (
     UnreadableFileError,
+    locked,
     read_file,
     read_utf8,
     read_within,
@@ -132,6 +134,29 @@ def test_replaced_file_has_its_new_content_and_leaves_no_other_file(tmp_path: Pa
         replace_file(path, content)
         assert path.read_bytes() == content
     assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_private_replacement_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    path, dead = tmp_path / "keys.toml", tmp_path / "keys.toml.new"
+    for each in (path, dead):
+        each.write_bytes(b"of another writer")
+        each.chmod(0o666)
+
+    replace_file(path, b"first", private=True)
+
+    assert path.read_bytes() == b"first"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_lock_is_created_and_excludes_other_writers(tmp_path: Path) -> None:
+    lock = tmp_path / "new" / "folder" / "lock"
+
+    with locked(lock, private=True), lock.open("rb") as other:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert lock.stat().st_mode & 0o777 == 0o600
+    with lock.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_failed_replacement_keeps_the_former_content(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 Each has its own folder and is found again by process id.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -14,8 +13,8 @@ import socket
 import subprocess
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any, Final
 
 from agentic_trading.clock import SystemClock
 from agentic_trading.errors import TradingError
+from agentic_trading.files import locked
 from agentic_trading.ids import random_id
 
 HOST: Final = "127.0.0.1"
@@ -283,7 +283,7 @@ def ensure_jars(cache: Path = CACHE) -> Path:
     """
     home = cache.expanduser() / kafka_version()
     jars = home / "jars"
-    with _locked(home / "jars.lock"):
+    with locked(home / "jars.lock"):
         if jars.is_dir():
             return jars
         partial = home / "jars.partial"
@@ -309,7 +309,7 @@ def ensure_class_archive(jars: Path) -> list[str]:
     ]
     digest = hashlib.sha256(repr((str(jars), files)).encode()).hexdigest()[:16]
     archive = jars.parent / f"{digest}.jsa"
-    with _locked(jars.parent / "archive.lock"):
+    with locked(jars.parent / "archive.lock"):
         if not archive.exists():
             folder, partial = jars.parent / "training", archive.with_suffix(".partial")
             shutil.rmtree(folder, ignore_errors=True)
@@ -466,15 +466,6 @@ def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(  # noqa: S603 - a program that is named in this package
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
-
-
-@contextmanager
-def _locked(path: Path) -> Generator[None]:
-    """Let only one process of the machine at a time enter the block."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 SAFE: Final = (

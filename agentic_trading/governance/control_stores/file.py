@@ -1,7 +1,6 @@
 """Controls in a folder for the processes of one machine, and in memory for one process."""
 
 import asyncio
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -11,7 +10,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.files import read_file, replace_file
+from agentic_trading.files import locked, read_file, replace_file
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
 
@@ -81,19 +80,11 @@ class FileControlStore:
         return read_stored(raw, str(path))
 
     def _replace(self, path: Path, controls: TenantControls) -> bool:
-        with _reaching(path), self._alone():
+        with _reaching(path), locked(self._folder / _LOCK):
             if self._read(path).version != controls.version - 1:
                 return False
             replace_file(path, stored(controls))
             return True
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Lock out all other writers of the folder within the block."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / _LOCK).open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 @contextmanager
