@@ -108,7 +108,10 @@ class MarketClock:
 MOMENTS: Final = "2026-06-20, 2026-06-20T10:00Z, now, today, yesterday, or an age such as 90m, 12h, -2h or 7d"
 """The texts that `parse_moment` accepts. Times are in UTC unless they have an offset."""
 
-_AGE: Final = re.compile(r"-?([0-9]{1,9})([smhdw])")
+DURATIONS: Final = "a duration such as 90m, 12h or 7d"
+"""The texts that `parse_duration` accepts."""
+
+_DURATION: Final = re.compile(r"([0-9]{1,9})([smhdw])")
 _UNITS: Final = MappingProxyType({"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"})
 
 
@@ -129,9 +132,25 @@ def parse_moment(text: str, now: datetime) -> datetime:
     try:
         if text in named:
             return named[text]
-        if age := _AGE.fullmatch(text):
-            return now - timedelta(**{_UNITS[age[2]]: int(age[1])})
+        if _DURATION.fullmatch(text.removeprefix("-")):
+            return now - parse_duration(text.removeprefix("-"))
         moment = datetime.fromisoformat(text)
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError) as e:
         raise ValueError(f"{text!r} is not a time. Allowed: {MOMENTS}") from e
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return the length of time in a text, such as `90m`.
+
+    Raises:
+        ValueError: If the text has another form, or the time is too long.
+
+    """
+    found = _DURATION.fullmatch(text)
+    try:
+        if found is not None:
+            return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    except OverflowError:
+        pass
+    raise ValueError(f"{text!r} is not a duration. Allowed: {DURATIONS}")

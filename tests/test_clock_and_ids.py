@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.clock import PacedClock, SimClock, SystemClock, parse_moment
+from agentic_trading.clock import PacedClock, SimClock, SystemClock, parse_duration, parse_moment
 from agentic_trading.ids import derived_id, fraction, random_id, seeded_ids
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
@@ -93,6 +93,22 @@ def test_moment_is_a_time_or_an_age(text: str, moment: datetime) -> None:
 def test_wrong_moment_error_lists_allowed_texts(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a time\. Allowed: 2026-06-20, 2026-06-20T10:00Z, now"):
         parse_moment(text, START)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0s", 0), ("30s", 30), ("90m", 5400), ("12h", 43_200), ("7d", 604_800), ("1w", 604_800)],
+)
+def test_duration_is_a_number_with_a_unit(text: str, seconds: int) -> None:
+    assert parse_duration(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "-1h", "1.5h", "1 h", "1y", "\u0667d", "1234567890s", "999999999w"]
+)
+def test_wrong_duration_error_lists_allowed_texts(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a duration\. Allowed: a duration such as 90m, 12h or 7d"):
+        parse_duration(text)
 
 
 def test_random_ids_differ_derived_ids_repeat() -> None:
