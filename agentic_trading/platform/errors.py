@@ -17,7 +17,7 @@ from agentic_trading.errors import TradingError
 from agentic_trading.llm.provider import address_text
 
 _SHOWN_CHARS: Final = 80
-_HIDDEN: Final = frozenset({"url", "base_url", "secret", "options"})
+_HIDDEN: Final = frozenset({"url", "base_url", "secret", "options", "sha256", "rotated"})
 """Keys whose wrong values are hidden, because they may contain a key or a password."""
 
 _SCHEME: Final = re.compile(r"[a-z][a-z+-]{0,15}")

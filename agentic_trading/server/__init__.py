@@ -1,0 +1,1 @@
+"""The HTTP server for agents of other packages, and its API keys."""
