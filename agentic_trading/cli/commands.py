@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from agentic_trading import __version__
 from agentic_trading.cli import (
+    api_keys,
     archive,
     ask,
     budget,
@@ -180,6 +181,7 @@ app.add_typer(config.keys_app, name="keys")
 app.command("dashboard", short_help="Serve pages about budgets and records for a browser.")(
     dashboard.dashboard_command
 )
+app.add_typer(api_keys.app, name="api-keys")
 
 
 def print_version(value: bool) -> None:  # noqa: FBT001 - typer hands an option's value over by place
