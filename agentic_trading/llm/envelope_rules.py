@@ -237,7 +237,7 @@ def _answer_problems(envelope: LLMEnvelope) -> Iterator[str]:
 
 
 def _verbatim_problems(envelope: LLMEnvelope) -> Iterator[str]:
-    """Yield what a request that is passed on contradicts, and faults of the request."""
+    """Yield contradictions to a request that is passed on, and its faults."""
     contradicts = {
         f"workflow {EnvelopeWorkflow.EXECUTION}": envelope.workflow is EnvelopeWorkflow.EXECUTION,
         "require_json": envelope.safety_constraints.require_json,
@@ -245,14 +245,14 @@ def _verbatim_problems(envelope: LLMEnvelope) -> Iterator[str]:
         "tools_allowed": bool(envelope.tools_allowed),
         "a thinking_budget": envelope.budget.thinking_budget > 0,
     }
-    for what, is_there in contradicts.items():
+    for part, is_there in contradicts.items():
         if is_there:
-            yield f"response_format is 'verbatim', which allows no {what}"
+            yield f"response_format is 'verbatim', which allows no {part}"
     problems = [*verbatim_problems(envelope.context)]
     yield from problems
     cap = envelope.budget.max_output_tokens
     if not problems and cap < (choices := VerbatimRequest.of(envelope.context).choices):
-        yield f"max_output_tokens is {cap} for {choices} answers; allowed is one token or more for each"
+        yield f"max_output_tokens is {cap} for {choices} answers. Allowed: one token or more for each"
 
 
 def _determinism_problems(envelope: LLMEnvelope) -> list[str]:

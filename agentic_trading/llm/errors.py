@@ -91,6 +91,10 @@ class FailureReason(BaseModel, frozen=True, extra="allow"):
     """
 
 
+UNKNOWN_MODEL_DETAILS = "unknown model"
+"""The technical details of a call that was refused because the tables have no row for its model."""
+
+
 class NoDecision(BaseModel, frozen=True, extra="allow"):
     """No decision was made, for `reason`.
 

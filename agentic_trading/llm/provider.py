@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Protocol, Self, assert_never, runtime_checkable
 from urllib.parse import urlsplit
 
@@ -91,8 +91,10 @@ class ModelRequest:
 
     @property
     def verbatim(self) -> VerbatimRequest | None:
-        """The client's own request, if it is passed on. `user` is its body."""
-        return VerbatimRequest.of(self.envelope.context) if self.transport == "verbatim" else None
+        """The client's own request, if it is passed on. `user` is its body, which a re-ask has made longer."""
+        if self.transport != "verbatim":
+            return None
+        return replace(VerbatimRequest.of(self.envelope.context), body=self.user)
 
     @property
     def max_choice_tokens(self) -> int:
@@ -248,8 +250,8 @@ class Providers:
         api = envelope.context.get("api")
         if api in speaks:
             return ""
-        allowed = f"it speaks {', '.join(sorted(speaks))}" if speaks else "it passes no requests on"
-        return f"provider {envelope.provider} does not speak {quoted(api)}; {allowed}"
+        allowed = ", ".join(sorted(speaks)) or "requests of other formats"
+        return f"provider {envelope.provider} does not speak {quoted(api)}. Allowed: {allowed}"
 
     async def aclose(self) -> None:
         """Close every provider once. You may call it twice."""

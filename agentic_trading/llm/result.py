@@ -31,7 +31,7 @@ class Stage(StrEnum):
 
     Attributes:
         DONE: The answer was accepted.
-        PASSED_ON: The answer belongs to a client's own request and was not judged.
+        PASSED_ON: The answer to a client's own request, not validated here.
 
     """
 

@@ -24,7 +24,7 @@ ASKED: Final[Mapping[Api, frozenset[str]]] = {
     }),
     "messages": frozenset({
         "messages", "system", "tools", "tool_choice", "stop_sequences", "temperature", "top_k", "top_p",
-        "thinking", "output_config", "output_format",
+        "thinking", "output_config", "output_format", "cache_control",
     }),
 }  # fmt: skip
 """The fields that a body may have. The model, the cap and the tier are added from the envelope.
@@ -45,8 +45,8 @@ class VerbatimRequest:
 
     Attributes:
         body: The JSON text of its fields, in the order and the spelling of the client.
-        version: The `anthropic-version` of the client. Empty if it named none.
-        betas: The `anthropic-beta` of the client. Empty if it named none.
+        version: The `anthropic-version` of the client. Empty without one.
+        betas: The `anthropic-beta` of the client. Empty without one.
 
     """
 
@@ -67,9 +67,15 @@ class VerbatimRequest:
         return {name: value for name, value in fields.items() if value or name not in _MAY_OMIT}
 
     @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the body, parsed."""
+        fields: dict[str, Any] = json.loads(self.body)
+        return fields
+
+    @property
     def choices(self) -> int:
         """The number of answers that the body asks for (`n`)."""
-        return json.loads(self.body).get("n") or 1
+        return self.fields.get("n") or 1
 
     def only(self, names: frozenset[str]) -> Self:
         """Return the request with these fields of its body only."""
@@ -91,12 +97,12 @@ def members_text(text: str, names: Collection[str]) -> str:
 def verbatim_problems(context: Mapping[str, Any]) -> Iterator[str]:
     """Yield the reasons why a context is not a request of format `verbatim`."""
     if unknown := sorted(context.keys() - _CONTEXT):
-        yield f"context has {', '.join(unknown)}; response_format 'verbatim' allows {', '.join(sorted(_CONTEXT))}"
+        yield f"context has {', '.join(unknown)}. Allowed: {', '.join(sorted(_CONTEXT))}"
     if wrong := sorted(name for name in _CONTEXT & context.keys() if not isinstance(context[name], str)):
         yield f"context: {', '.join(wrong)} must be text"
         return
     if context.get("api") not in APIS:
-        yield f"context.api is {quoted(context.get('api'))}; allowed are {', '.join(APIS)}"
+        yield f"context.api is {quoted(context.get('api'))}. Allowed: {', '.join(APIS)}"
         return
     yield from _body_problems(ASKED[context["api"]], context.get("body", ""))
 
@@ -112,12 +118,12 @@ def _body_problems(asked: frozenset[str], body: str) -> Iterator[str]:
         return
     names = [name for name, _ in members]
     if unknown := sorted({name for name in names if name not in asked}):
-        yield f"context.body has {', '.join(map(quoted, unknown))}; allowed are {', '.join(sorted(asked))}"
+        yield f"context.body has {', '.join(map(quoted, unknown))}. Allowed: {', '.join(sorted(asked))}"
     if len(names) > len(set(names)):
         yield f"context.body has {', '.join(sorted({n for n in names if names.count(n) > 1}))} twice"
     choices = dict(members).get("n")
     if choices is not None and not (type(choices) is int and 1 <= choices <= MOST_CHOICES):
-        yield f"context.body has n = {quoted(choices)}; allowed are 1 to {MOST_CHOICES}"
+        yield f"context.body has n = {quoted(choices)}. Allowed: 1 to {MOST_CHOICES}"
 
 
 def _no_constant(word: str) -> None:

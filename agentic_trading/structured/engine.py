@@ -16,9 +16,9 @@ from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, ToolDefinition, Transport
 from agentic_trading.llm.result import Stage, Violation
-from agentic_trading.llm.verbatim import verbatim_problems
+from agentic_trading.llm.verbatim import VerbatimRequest, verbatim_problems
 from agentic_trading.logger import get_logger
-from agentic_trading.structured import prompts
+from agentic_trading.structured import prompts, verbatim
 from agentic_trading.structured.decode import keys_in
 from agentic_trading.structured.outcome import (
     Accepted,
@@ -168,6 +168,7 @@ def read(
     shown: str = "",
     tool: str = "",
     needs_stop_reason: bool = False,
+    judged: str | None = None,
 ) -> Accepted | Rejected:
     """Return the accepted object of an answer, or the rejection. Never raises.
 
@@ -188,6 +189,7 @@ def read(
             answer.
         tool: The tool whose call is read. A call of another tool is rejected.
         needs_stop_reason: Reject an answer without a stop reason, even if it ends with its object.
+        judged: With `verbatim`, the part of the answer that must fit the schema. None without a check.
 
     """
     model_check = None if isinstance(schema, Mapping) else PydanticCheck(schema, check, policy)
@@ -204,6 +206,7 @@ def read(
         shown=shown,
         tool=tool,
         needs_stop_reason=needs_stop_reason or policy.require_sentinel,
+        judged=judged,
     )
     try:
         if model_check is None:
@@ -237,10 +240,20 @@ def read_answer(
         shown="" if tool else request.user,
         tool=tool.name if tool else "",
         needs_stop_reason=envelope.workflow is EnvelopeWorkflow.EXECUTION,
+        judged=_judged(response, request),
     )
     if isinstance(outcome, Accepted):
         log.debug("answer_accepted", parser_type=parser, model=envelope.model)
     return outcome
+
+
+def _judged(response: ModelResponse, request: ModelRequest) -> str | None:
+    """Return the part of a passed-on answer that the schema of its envelope applies to."""
+    if request.verbatim is None or not request.envelope.expected_output_schema:
+        return None
+    asked = VerbatimRequest.of(request.envelope.context)
+    form = verbatim.wanted_form(asked.api, asked.fields)
+    return None if form is None else verbatim.judged_text(asked, response.text, form)
 
 
 def schema_problem(

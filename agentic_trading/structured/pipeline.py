@@ -253,6 +253,7 @@ class RawAnswer(NamedTuple):
     Attributes:
         schema_json: The schema in canonical JSON, if known.
         needs_stop_reason: Reject an answer without a stop reason, even if its text is complete.
+        judged: The part of a passed-on answer that the schema applies to, or None.
 
     """
 
@@ -268,6 +269,7 @@ class RawAnswer(NamedTuple):
     shown: str = ""
     tool: str = ""
     needs_stop_reason: bool = False
+    judged: str | None = None
 
     @property
     def raw_output(self) -> str:
@@ -325,11 +327,8 @@ def parse_answer(answer: RawAnswer) -> Accepted:
         ParserException: With the stage at which reading failed.
 
     """
-    if answer.transport == "verbatim":  # refused, cut or a call: its client reads it
-        text = answer.response.text
-        return Accepted({}, text, text, answer.trace(Stage.PASSED_ON))
     try:
-        return _parse(answer)
+        return _passed_on(answer) if answer.transport == "verbatim" else _parse(answer)
     except UnreadableError as e:
         raise ParserException(answer.parser, answer.model, e.stage, answer.raw_output, e) from e
 
@@ -424,6 +423,18 @@ def _parse(answer: RawAnswer) -> Accepted:
         semantic_check=answer.check_name,
     )
     return Accepted(found.value, found.text, text, trace)
+
+
+def _passed_on(answer: RawAnswer) -> Accepted:
+    """Return the whole body of an answer. Only the part with a schema is validated."""
+    text = answer.response.text
+    if answer.judged is None:
+        return Accepted({}, text, text, answer.trace(Stage.PASSED_ON))
+    schema = usable_schema(answer.schema, answer.schema_json, answer.policy)
+    _, candidates = read_candidates(answer.judged, answer.policy, schema.schema)
+    wanted = AnswerRequirements(schema, answer.policy, answer.check)
+    select_candidate(candidates, wanted, text=answer.judged, is_copy=answer.was_shown)
+    return Accepted({}, text, text, answer.clean_trace())
 
 
 def _plain_text(text: str, answer: RawAnswer) -> Accepted:

@@ -21,6 +21,7 @@ from agentic_trading.structured.outcome import Rejected, UnreadableError
 from agentic_trading.structured.render import render_schema
 from agentic_trading.structured.strict_schema import choice_for, strict_schema
 from agentic_trading.structured.validation import compile_schema
+from agentic_trading.structured.verbatim import corrected_body
 
 CALL_POLICY: Final = OutputPolicy(
     mode="native", decode="strict", candidates="whole", coerce=False, drop_extra=False, on_exhausted="fail"
@@ -169,10 +170,13 @@ def reask_request(request: ModelRequest, rejected: Rejected, *, attempt: int) ->
 
     The size does not grow from answer to answer. Texts that are too long are shortened, measured as JSON.
     """
-    correction = {
+    correction: dict[str, Any] = {
         "errors": _within(map(_short_violation, rejected.errors[:SHOWN_ERRORS]), ERRORS_CHARS),
         "last_answer": _shorten(rejected.raw_output, CANDIDATE_CHARS),
     }
+    if (asked := request.verbatim) is not None:
+        body = corrected_body(asked, rejected.raw_output, correction["errors"])
+        return replace(request, user=body, attempt=attempt, answer=request.answer + 1)
     # The answer is escaped as JSON, so that a fence in it cannot end the block.
     user = f"{data_block(request.envelope)}{_REASK}\n{_fenced(_json(correction))}"
     return replace(request, user=user, attempt=attempt, answer=request.answer + 1)

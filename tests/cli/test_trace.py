@@ -296,7 +296,7 @@ def test_chains_of_several_logs_are_read(command: Command) -> None:
     assert "trace list --store runs/a/interactions.jsonl --store runs/b/interactions.jsonl" in unknown.err
 
 
-def test_answer_that_was_passed_on_has_its_own_word(tmp_path: Path, command: Command) -> None:
+def test_passed_on_answer_has_its_own_word(tmp_path: Path, command: Command) -> None:
     async def asked() -> str:
         async with local_gateway(ScriptedProvider(["{}"]), budget_usd=Decimal(1), folder=tmp_path) as client:
             answer = await client.ask(verbatim_envelope())

@@ -45,7 +45,7 @@ def test_envelope_with_a_clients_request_is_accepted_and_keeps_its_text() -> Non
         ),
     ],
 )
-def test_passed_on_request_refuses_what_it_cannot_have(changes: dict[str, Any], what: str) -> None:
+def test_verbatim_contradictions_refused(changes: dict[str, Any], what: str) -> None:
     with pytest.raises(EnvelopeValidationError) as e:
         check_envelope(of_client(**changes))
 
@@ -70,17 +70,17 @@ def test_cap_below_the_number_of_answers_is_refused() -> None:
 @pytest.mark.parametrize(
     ("context", "problem"),
     [
-        ({"api": "chat_completions", "body": "{}", "more": 1}, "context has more; response_format 'verbatim' allows api, betas, body, version"),
+        ({"api": "chat_completions", "body": "{}", "more": 1}, "context has more. Allowed: api, betas, body, version"),
         ({"api": "chat_completions", "body": {}}, "context: body must be text"),
-        ({"api": "embeddings", "body": "{}"}, f"context.api is 'embeddings'; allowed are {', '.join(APIS)}"),
-        ({"body": "{}"}, f"context.api is None; allowed are {', '.join(APIS)}"),
+        ({"api": "embeddings", "body": "{}"}, f"context.api is 'embeddings'. Allowed: {', '.join(APIS)}"),
+        ({"body": "{}"}, f"context.api is None. Allowed: {', '.join(APIS)}"),
         ({"api": "responses"}, "context.body is not JSON: Expecting value: line 1 column 1 (char 0)"),
         ({"api": "responses", "body": "[" * 100_000}, "context.body is not JSON: maximum recursion depth exceeded"),
         ({"api": "responses", "body": "[1]"}, "context.body is not a JSON object"),
         ({"api": "responses", "body": '{"temperature":NaN}'}, "context.body is not JSON: NaN is no JSON"),
         ({"api": "messages", "body": '{"system":"a","system":"b"}'}, "context.body has system twice"),
-        ({"api": "chat_completions", "body": '{"n":9}'}, "context.body has n = 9; allowed are 1 to 8"),
-        ({"api": "chat_completions", "body": '{"n":true}'}, "context.body has n = True; allowed are 1 to 8"),
+        ({"api": "chat_completions", "body": '{"n":9}'}, "context.body has n = 9. Allowed: 1 to 8"),
+        ({"api": "chat_completions", "body": '{"n":true}'}, "context.body has n = True. Allowed: 1 to 8"),
     ],
 )  # fmt: skip
 def test_context_that_is_no_request_is_named(context: dict[str, Any], problem: str) -> None:
@@ -96,7 +96,7 @@ def test_context_that_is_no_request_is_named(context: dict[str, Any], problem: s
 def test_body_with_a_field_that_is_not_asked_is_refused(api: str, name: str) -> None:
     (found,) = verbatim_problems({"api": api, "body": f'{{"{name}":1}}'})
 
-    assert found.startswith(f"context.body has '{name}'; allowed are {min(ASKED[api])}")  # type: ignore[index]
+    assert found.startswith(f"context.body has '{name}'. Allowed: {min(ASKED[api])}")  # type: ignore[index]
 
 
 def test_fields_are_added_before_the_text_of_the_client() -> None:

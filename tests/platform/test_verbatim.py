@@ -67,7 +67,7 @@ async def test_outcome_of_a_passed_on_answer_is_not_ok_and_has_no_failed_stage()
     assert (outcome.ok, outcome.json, outcome.stage, outcome.last_candidate) == (False, None, None, BODY)
 
 
-async def test_provider_that_passes_nothing_on_gets_nothing() -> None:
+async def test_provider_without_apis_not_called() -> None:
     desk = gateway(RulesProvider({}))
     async with running(desk) as client:
         answer = await client.ask(asking())
@@ -75,12 +75,12 @@ async def test_provider_that_passes_nothing_on_gets_nothing() -> None:
     assert isinstance(answer, LLMInteraction)
     assert answer.result.failure is not None
     assert answer.result.failure.category is FailureKind.INVALID_REQUEST
-    said = "provider scripted does not speak 'chat_completions'; it passes no requests on"
+    said = "provider scripted does not speak 'chat_completions'. Allowed: requests of other formats"
     assert answer.result.failure.description == said
     assert (answer.result.cost_nusd, answer.result.dispatched_at) == (0, None)
 
 
-async def test_provider_of_another_api_gets_nothing() -> None:
+async def test_provider_of_another_api_not_called() -> None:
     script = ScriptedProvider([BODY])
     script.speaks = frozenset({"messages"})
     desk = gateway(script)
@@ -89,7 +89,7 @@ async def test_provider_of_another_api_gets_nothing() -> None:
 
     assert isinstance(answer, LLMInteraction)
     assert answer.result.failure is not None
-    assert answer.result.failure.description.endswith("'chat_completions'; it speaks messages")
+    assert answer.result.failure.description.endswith("'chat_completions'. Allowed: messages")
     assert script.requests == []
 
 
@@ -129,7 +129,7 @@ async def test_cap_above_the_models_is_lowered_to_it() -> None:
     assert script.requests[0].max_tokens == 256_000
 
 
-async def test_replay_serves_the_same_bytes_and_pays_nothing() -> None:
+async def test_replay_serves_same_bytes_for_free() -> None:
     store = MemoryInteractionStore()
     async with local_gateway(ScriptedProvider([BODY]), budget_usd=Decimal(1), store=store) as client:
         await client.ask(asking())

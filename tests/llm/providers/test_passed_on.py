@@ -215,7 +215,7 @@ def test_usage_of_responses_that_is_no_object_is_unmetered() -> None:
     assert (response.stop_reason, response.usage.unmetered) == ("completed", "the server reports no usage")
 
 
-def test_providers_say_which_apis_they_speak() -> None:
+def test_adapters_list_their_apis() -> None:
     both: tuple[Provider, ...] = (OpenAIProvider(OneKey("k")), AnthropicProvider(OneKey("k")))
 
     assert [sorted(one.speaks) for one in both] == [["chat_completions", "responses"], ["messages"]]  # type: ignore[attr-defined]

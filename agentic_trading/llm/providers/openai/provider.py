@@ -426,7 +426,7 @@ def whole_completion(
         raise error
     page, bill = completion.page, completion.bill
     if not isinstance(page.get("choices" if api == "chat_completions" else "output"), list):
-        raise completion.unusable(f"what came back is no answer of {api}; check the base URL")
+        raise completion.unusable(f"the body is not an answer of {api}. Check the base URL")
     if api == "chat_completions":
         usage, reason = (
             completion.usage(has_answer=completion.says_any),
