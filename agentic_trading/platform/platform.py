@@ -24,6 +24,7 @@ from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureReason
 from agentic_trading.llm.event import Event, RunStarted
 from agentic_trading.llm.provider import Provider, Providers, ToolDefinition
 from agentic_trading.llm.runs import run_on_record
@@ -208,6 +209,17 @@ class Platform(TypedAnswers):
         The call does not fall back. Raises `BusError` if the envelope cannot be published.
         """
         return await self._own.submit(envelope)
+
+    async def count_tokens(self, envelope: LLMEnvelope, *, principal: str = "") -> int | FailureReason | None:
+        """Return the provider's own count of the input tokens of an envelope, free of charge.
+
+        Returns:
+            The count, None if the provider has none now, or the reason why it must not be asked.
+
+        """
+        if self._running is None:
+            raise RuntimeError(_NOT_OPEN)
+        return await self._running.pool.count_tokens(envelope, principal)
 
     async def record(self, event: Event) -> None:
         """Append an event to the trace. Raises `RecordError` if one of its ids is too long."""

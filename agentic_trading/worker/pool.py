@@ -19,8 +19,8 @@ from agentic_trading.bus.errors import (
 from agentic_trading.bus.message import Delivery
 from agentic_trading.clock import Clock
 from agentic_trading.governance.errors import LedgerUnavailableError
-from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.errors import RecordError, StoreError
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
+from agentic_trading.llm.errors import FailureReason, RecordError, StoreError
 from agentic_trading.llm.fields import long_ids
 from agentic_trading.logger import get_logger
 from agentic_trading.worker.attempt_statistics import AttemptStatistics, HistogramSample
@@ -148,6 +148,10 @@ class WorkerPool:
             topic_api.REPLIES,
             topic_api.DEAD_LETTERS,
         ]
+
+    async def count_tokens(self, envelope: LLMEnvelope, principal: str = "") -> int | FailureReason | None:
+        """Return the provider's count of the input tokens of `envelope`, None without a count, or a refusal."""
+        return await self._runner.count_tokens(envelope, principal)
 
     def statistics(self) -> PoolStatistics:
         """Return the counts so far."""

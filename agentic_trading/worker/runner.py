@@ -15,7 +15,13 @@ from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.sent_call import failed_by, metered_answer
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
-from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, UnknownModelError
+from agentic_trading.llm.errors import (
+    UNKNOWN_MODEL_DETAILS,
+    FailureKind,
+    FailureReason,
+    ProviderError,
+    UnknownModelError,
+)
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, Providers, ToolDefinition
@@ -169,6 +175,16 @@ class CallRunner:
             call = self._prepare(envelope, principal, parked, claim, cached, route)
             return await self._run(envelope, call, route)
 
+    async def count_tokens(self, envelope: LLMEnvelope, principal: str = "") -> int | FailureReason | None:
+        """Return the provider's count of the input tokens of `envelope`, None without a count, or a refusal."""
+        if (problem := self._parts.gate.problem(envelope, principal)) is not None:
+            return problem
+        call = self._prepare(envelope, principal, nullcontext, NO_CLAIM, None, NO_REPLY)
+        if isinstance(call, FailureReason):
+            return call
+        count = InputTokenCounter(self._parts.providers)
+        return await count.of(call.prepared.request, patience_s(envelope, self._clock.now()))
+
     async def _run(
         self, envelope: LLMEnvelope, call: CallContext | FailureReason, route: ReplyRoute
     ) -> LLMInteraction:
@@ -214,7 +230,11 @@ class CallRunner:
         try:
             capability = self._parts.capabilities.of(envelope.provider, envelope.model)
         except UnknownModelError as e:
-            return FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
+            return FailureReason(
+                category=FailureKind.INVALID_REQUEST,
+                description=str(e),
+                technical_details=UNKNOWN_MODEL_DETAILS,
+            )
         schema_id = str(envelope.expected_output_schema.get("$id", ""))
         if line := self._parts.unnamed_checks.get(schema_id):
             text = f"the installed check of schema {schema_id!r} is not loaded. Add {line} of the workers' configuration"
