@@ -24,6 +24,7 @@ from agentic_trading.cli import (
     models,
     parse,
     records,
+    serve,
     services,
     topics,
     worker,
@@ -173,6 +174,9 @@ app.add_typer(models.prices_app, name="prices")
 app.add_typer(config.app, name="config", short_help="Show and check the configuration.")
 app.command("worker", short_help="Run the calls on a bus and publish the answers.")(worker.worker_command)
 app.command("submit", short_help="Publish envelopes to a bus.")(worker.submit_command)
+app.command("serve", short_help="Serve agents that use the SDKs of OpenAI and Anthropic.")(
+    serve.serve_command
+)
 app.add_typer(services.app, name="services")
 app.add_typer(topics.app, name="topics")
 app.add_typer(archive.app, name="archive", short_help="Archive the records of all workers in one log.")

@@ -125,6 +125,13 @@ _ATTEMPTS: Final = (
     Figure("agentic_answer_violations", "counter", ("keyword",), "violations", "rules that answers broke"),
 )  # fmt: skip
 
+_HTTP: Final = (
+    Figure(
+        "agentic_http_requests", "counter", ("api", "key", "status"), "requests",
+        "requests to `serve`, by API, name of the API key and HTTP status",
+    ),
+)  # fmt: skip
+
 _BUDGETS: Final = (
     *(
         Figure(f"agentic_budget_{amount}_{unit}", "gauge", COUNTER, "dollars" if unit == "usd" else unit, meaning)
@@ -161,7 +168,7 @@ _BUDGETS: Final = (
 )  # fmt: skip
 
 FIGURES: Final[Mapping[str, Figure]] = MappingProxyType({
-    figure.name: figure for figure in (*_WORKER, *_ATTEMPTS, *_BUDGETS)
+    figure.name: figure for figure in (*_WORKER, *_ATTEMPTS, *_HTTP, *_BUDGETS)
 })
 """All metrics by name."""
 
@@ -250,6 +257,11 @@ def attempt_samples(attempts: AttemptStatistics) -> Samples:
         "agentic_answer_changes": [((kind,), n) for kind, n in attempts.changes.items()],
         "agentic_answer_violations": [((keyword,), n) for keyword, n in attempts.violations.items()],
     }
+
+
+def http_samples(requests: Mapping[tuple[str, str, str], int]) -> Samples:
+    """Return the samples of HTTP requests, counted by API, key and status."""
+    return {"agentic_http_requests": [*requests.items()]}
 
 
 def budget_samples(reports: BudgetReports, reporting: Mapping[str, int]) -> Samples:

@@ -247,6 +247,11 @@ class ApiKeys:
         """The names of all keys, also of expired and revoked ones."""
         return tuple(self._keys)
 
+    @property
+    def principals(self) -> frozenset[str]:
+        """The principals of all keys. Empty for those without one."""
+        return frozenset(key.principal for key in self._keys.values())
+
     def check(self, policy: Policy | None) -> None:
         """Check the keys against a policy, now and after each change of the file.
 

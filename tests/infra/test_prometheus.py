@@ -30,6 +30,7 @@ from tools.monitoring import COLUMNS, DASHBOARD, PANELS, Panel, generated, outda
 FOLDER = ROOT / "infra/prometheus"
 ABSENT = {
     "agentic_budget_exhausted_timestamp_seconds",  # of a forecast, which needs minutes of samples
+    "agentic_http_requests",  # of `serve`, not of a worker
     *(f"agentic_budget_{amount}_tokens" for amount in ("limit", "spent", "held", "in_doubt")),
 }
 """Metrics of no worker here. `test_prometheus_server.py` has them."""

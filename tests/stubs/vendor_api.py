@@ -19,6 +19,7 @@ PRICE = {"input": "2", "output": "10"}
 OUTPUT = 20
 TEXT = 'Trend up — 1.50 "points".'
 ARGUMENTS = '{"symbol":"NVDA","size":1.50}'
+WRONG = '{"direction":5,"symbol":5}'
 JSON_TEXT = '{"direction":"up","strength":0.80}'
 
 Body = dict[str, Any]
@@ -47,18 +48,28 @@ def _is_json(body: Body) -> bool:
 
 
 def _text(body: Body) -> str:
+    if "wrong" in _words(body):
+        return WRONG
     return JSON_TEXT if _is_json(body) else f"{TEXT} {_prompt(body)[:40]}"
+
+
+def _calls_tool(body: Body) -> bool:
+    return "tool" in _words(body) or isinstance(body.get("tool_choice"), dict)
+
+
+def _arguments(body: Body) -> str:
+    return WRONG if "wrong" in _words(body) else ARGUMENTS
 
 
 def _chat(body: Body, words: list[str], id_: str) -> Body:
     message: Body = {"role": "assistant", "content": _text(body), "refusal": None, "annotations": []}
     reason = "stop"
-    if "tool" in words:
+    if _calls_tool(body):
         calls = [
             {
                 "id": f"call_{id_}_{place}",
                 "type": "function",
-                "function": {"name": tool["function"]["name"], "arguments": ARGUMENTS},
+                "function": {"name": tool["function"]["name"], "arguments": _arguments(body)},
             }
             for place, tool in enumerate(body["tools"])
         ]
@@ -89,14 +100,14 @@ def _responses(body: Body, words: list[str], id_: str) -> Body:
     output: list[Body] = [
         {"type": "message", "id": f"msg_{id_}", "status": "completed", "role": "assistant", "content": [part]}
     ]
-    if "tool" in words:
+    if _calls_tool(body):
         output = [
             {
                 "type": "function_call",
                 "id": f"fc_{id_}",
                 "call_id": f"call_{id_}",
                 "name": tool["name"],
-                "arguments": ARGUMENTS,
+                "arguments": _arguments(body),
                 "status": "completed",
             }
             for tool in body["tools"]
@@ -118,9 +129,14 @@ def _responses(body: Body, words: list[str], id_: str) -> Body:
 def _messages(body: Body, words: list[str], id_: str) -> Body:
     content: list[Body] = [{"type": "text", "text": _text(body)}]
     reason = "end_turn"
-    if "tool" in words:
+    if _calls_tool(body):
         content += [
-            {"type": "tool_use", "id": f"toolu_{id_}", "name": tool["name"], "input": json.loads(ARGUMENTS)}
+            {
+                "type": "tool_use",
+                "id": f"toolu_{id_}",
+                "name": tool["name"],
+                "input": json.loads(_arguments(body)),
+            }
             for tool in body["tools"]
         ]
         reason = "tool_use"

@@ -1,0 +1,90 @@
+"""`agentic-trading serve`: an HTTP server for agents that use the SDKs of OpenAI and Anthropic."""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from agentic_trading.cancellation import run_async
+from agentic_trading.cli.exits import ExitCode, end_within, say
+from agentic_trading.cli.options import ConfigFile
+
+CLOSES_WITHIN_S = 10.0
+"""Seconds for closing the log and the servers after the calls under way."""
+
+Address = Annotated[
+    str,
+    typer.Option("--http", metavar="HOST:PORT", help="Address of the server. Port 0 selects a free port."),
+]
+LogFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--store", metavar="DIR", help="Folder of the log.  [default: from the configuration, or runs/server]"
+    ),
+]
+ServedBy = Annotated[
+    Literal["recorded"] | None,
+    typer.Option(
+        "--provider", help="Serve the answers of a log. Needs --from.  [default: the configuration]"
+    ),
+]
+From = Annotated[
+    Path | None, typer.Option("--from", metavar="PATH", help="The log of a replay, or its folder.")
+]
+BehindProxy = Annotated[
+    bool,
+    typer.Option("--behind-proxy", help="Allow other hosts, because a proxy with TLS is in front."),
+]
+DrainSeconds = Annotated[
+    float,
+    typer.Option(
+        "--drain-s", metavar="S", min=0, help="Seconds that calls under way may take to end after a signal."
+    ),
+]
+
+
+def serve_command(
+    *,
+    config: ConfigFile = None,
+    http: Address = "127.0.0.1:8088",
+    store: LogFolder = None,
+    provider: ServedBy = None,
+    recording: From = None,
+    behind_proxy: BehindProxy = False,
+    drain_s: DrainSeconds = 30.0,
+) -> None:
+    """Serve chat completions, responses and Messages over HTTP, until SIGTERM or Ctrl-C.
+
+    Agents use the URL as their base URL, and a key of `api-keys create` as their API key. Their requests are
+    passed on within the budgets, recorded, and can be replayed. The log has their prompts, and only its owner can
+    read it.
+    """
+    from agentic_trading.cli.settings import configured
+    from agentic_trading.platform.errors import OptionError
+    from agentic_trading.platform.status_pages import host_and_port
+    from agentic_trading.server.serving import ServeOptions, serve_api
+
+    if (provider is None) is not (recording is None):
+        option, other = (
+            ("--from", "--provider recorded") if provider is None else ("--provider", "--from PATH")
+        )
+        raise OptionError(option, f"given without {other}", f"both, or neither: {option} needs {other}")
+    configured(config)
+    host, port = host_and_port(http)
+    options = ServeOptions(config, host, port, store, recording, behind_proxy, drain_s)
+    with ExitStack() as stack:
+        # The log has the prompts of other people's agents.
+        stack.callback(os.umask, os.umask(0o077))
+
+        def limit_the_end() -> None:
+            stack.callback(end_within(2 * drain_s + CLOSES_WITHIN_S, ExitCode.INTERRUPTED).cancel)
+
+        replayed = run_async(serve_api(options, lambda line: say(line, err=True), limit_the_end))
+    if replayed is not None:
+        say(
+            f"replay: {replayed.misses} attempts without a record, {replayed.unused} records unused", err=True
+        )
+        if replayed.misses:
+            raise typer.Exit(ExitCode.FOUND_WRONG)

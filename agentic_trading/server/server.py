@@ -1,0 +1,411 @@
+"""The HTTP server: its routes, the key of a request, and the replies of calls as wholes and as events."""
+
+import asyncio
+import ipaddress
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol
+from zoneinfo import ZoneInfo
+
+import orjson
+from aiohttp import web
+
+from agentic_trading.bus.errors import BusError, MessageTooLargeError
+from agentic_trading.cancellation import OwnedTasks
+from agentic_trading.client.gateway import StructuredGateway
+from agentic_trading.client.outcome import StructuredOutcome
+from agentic_trading.clock import Clock
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.verbatim import Api
+from agentic_trading.logger import get_logger
+from agentic_trading.platform.status_pages import ListenError
+from agentic_trading.server import errors
+from agentic_trading.server.api_keys import ApiKey
+from agentic_trading.server.calls import (
+    TABLES,
+    Reply,
+    answer_events,
+    call_reply,
+    error_event,
+    is_trace,
+    request_envelope,
+)
+from agentic_trading.server.errors import HttpFailure, RequestError, error_body
+from agentic_trading.server.fields import ClientRequest, FieldError, read_request
+
+log = get_logger()
+
+PATHS: Final[Mapping[str, Api]] = {
+    "/chat/completions": "chat_completions",
+    "/responses": "responses",
+    "/messages": "messages",
+}
+COUNT_PATH: Final = "/messages/count_tokens"
+
+BEGINS_AFTER_S: Final = 20.0
+"""Seconds after which a stream begins without an answer. A failure is then an event of it."""
+
+PINGS_EVERY_S: Final = 10.0
+"""Seconds between comments that keep a stream open."""
+
+READ_WITHIN_S: Final = 30.0
+"""Seconds in which a client must send the body of its request."""
+
+READ_AT_ONCE_BYTES: Final = 64 * 1024
+"""Bodies up to this size are read on the loop, longer ones in a thread."""
+
+_KEY_NAME: Final = web.RequestKey("key_name", str)
+_JSON: Final = {"content-type": "application/json"}
+_EVENTS: Final = {"content-type": "text/event-stream", "cache-control": "no-store"}
+
+
+class AgentKeys(Protocol):
+    """The API keys that requests are checked against."""
+
+    def find(self, secret: str) -> ApiKey | None:
+        """Return the key of a secret, or None if it is unknown, expired or revoked."""
+        ...
+
+
+class Served(Protocol):
+    """The gateway behind a server."""
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The time zone of budgets."""
+        ...
+
+    def models(self, key: ApiKey) -> Sequence[str]:
+        """Return the names of the models that a key may use."""
+        ...
+
+    def gateway(self, key: ApiKey) -> StructuredGateway:
+        """Return the gateway of a key's principal. Raises `RequestError` without one."""
+        ...
+
+    async def count_tokens(self, envelope: LLMEnvelope, key: ApiKey) -> int:
+        """Return the provider's count of input tokens. Raises `RequestError` without one."""
+        ...
+
+    async def problems(self) -> Mapping[str, str]:
+        """Return the reason for each part that cannot be used now."""
+        ...
+
+    async def metrics(self, requests: Mapping[tuple[str, str, str], int]) -> bytes:
+        """Return the metrics. `requests` are counted by API, key and status."""
+        ...
+
+
+@dataclass(slots=True)
+class ApiServer:
+    """Answers the requests of agents.
+
+    Attributes:
+        keys: The API keys.
+        served: The gateway.
+        clock: The clock of deadlines.
+        most_bytes: The size limit of a request.
+        is_local: Whether only this machine can reach it. Requests to other hosts are then refused.
+        begins_after_s, pings_every_s, read_within_s: Time limits, in seconds.
+
+    """
+
+    keys: AgentKeys
+    served: Served
+    clock: Clock
+    most_bytes: int
+    is_local: bool = True
+    begins_after_s: float = BEGINS_AFTER_S
+    pings_every_s: float = PINGS_EVERY_S
+    read_within_s: float = READ_WITHIN_S
+    is_stopping: bool = False
+    _calls: OwnedTasks = field(default_factory=OwnedTasks)
+    _counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
+    def application(self) -> web.Application:
+        """Return the application. Each path is also served below `/t/TRACE`, which names the trace of its calls."""
+        app = web.Application(middlewares=[self._guarded], client_max_size=self.most_bytes)
+        # The SDK of Anthropic adds `/v1` itself, and that of OpenAI has it in its base URL.
+        for prefix in ("/v1", "/t/{trace}/v1"):
+            for path, api in PATHS.items():
+                app.router.add_post(f"{prefix}{path}", partial(self._call, api))
+            app.router.add_post(f"{prefix}{COUNT_PATH}", self._count_tokens)
+            app.router.add_get(f"{prefix}/models", self._models)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        return app
+
+    async def aclose(self) -> None:
+        """Wait until the calls under way have ended. They go on without their clients."""
+        await self._calls.aclose()
+
+    @web.middleware
+    async def _guarded(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Check the host, turn errors into replies, and count requests."""
+        api = _api_of(request)
+        try:
+            self._check(request)
+            answer = await handler(request)
+        except RequestError as e:
+            answer = _refused(api, e.failure, str(e), param=e.param)
+        except web.HTTPException as e:
+            answer = self._http_error(api, e)
+        except Exception as e:  # noqa: BLE001 - a client must not see the inside of the program
+            # In a thread, because a traceback reads source files.
+            await asyncio.to_thread(log.error, "request_failed", path=request.path, exc_info=e)
+            failure = HttpFailure(500, "internal_error", "api_error")
+            answer = _refused(api, failure, "the server failed. The reason is in its log")
+        self._counts[_label(request), request.get(_KEY_NAME, ""), str(answer.status)] += 1
+        return answer
+
+    def _check(self, request: web.Request) -> None:
+        if self.is_local and not _is_this_machine(request.host):
+            # A web page must not reach this server by a name of its own (DNS rebinding).
+            raise RequestError(errors.WRONG_HOST, "this server answers only as localhost or 127.0.0.1")
+        if self.is_stopping and request.path not in {"/healthz", "/readyz"}:
+            raise RequestError(errors.SHUTTING_DOWN, "the server is stopping. The request was not sent")
+
+    def _http_error(self, api: Api, e: web.HTTPException) -> web.Response:
+        match e:
+            case web.HTTPRequestEntityTooLarge():
+                text = f"the body has more than {self.most_bytes} bytes, bus.max_message_bytes of the configuration"
+                return _refused(api, errors.TOO_LARGE, text)
+            case web.HTTPMethodNotAllowed():
+                allowed = ", ".join(sorted(e.allowed_methods))
+                answer = _refused(api, errors.WRONG_METHOD, f"{e.method} is not allowed. Allowed: {allowed}")
+                answer.headers["Allow"] = allowed
+                return answer
+            case web.HTTPNotFound():
+                paths = ", ".join(f"/v1{path}" for path in (*PATHS, COUNT_PATH, "/models"))
+                return _refused(api, errors.UNKNOWN_PATH, f"the path does not exist. Allowed: {paths}")
+            case _:
+                failure = HttpFailure(e.status, "invalid_request_error", "invalid_request_error")
+                return _refused(api, failure, e.reason)
+
+    def _key(self, request: web.Request) -> ApiKey:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        secret = request.headers.get("x-api-key") or (given.strip() if scheme.lower() == "bearer" else "")
+        key = self.keys.find(secret) if secret else None
+        if key is None:
+            why = "the API key is missing" if not secret else "the API key is unknown, expired or revoked"
+            raise RequestError(
+                errors.UNKNOWN_KEY,
+                f"{why}. Allowed: a key of `agentic-trading api-keys create`, not that of a provider",
+            )
+        request[_KEY_NAME] = key.name
+        return key
+
+    async def _made(self, api: Api, request: web.Request, key: ApiKey) -> tuple[ClientRequest, LLMEnvelope]:
+        """Return the request and its envelope. Raises `RequestError` if it is refused."""
+        try:
+            async with asyncio.timeout(self.read_within_s):
+                raw = await request.read()
+        except TimeoutError as e:
+            why = f"the body did not come within {self.read_within_s:g} seconds"
+            raise RequestError(errors.SLOW_REQUEST, why) from e
+        trace = request.match_info.get("trace", "")
+        if trace and not is_trace(trace):
+            raise RequestError(
+                errors.REFUSED_FIELD, "the trace in the address has other characters than A-Z a-z 0-9 . _ : -"
+            )
+
+        def made() -> tuple[ClientRequest, LLMEnvelope]:
+            asked = read_request(TABLES[api], raw)
+            return asked, request_envelope(asked, key, request.headers, trace=trace, now=self.clock.now())
+
+        try:
+            return made() if len(raw) <= READ_AT_ONCE_BYTES else await asyncio.to_thread(made)
+        except FieldError as e:
+            raise RequestError(errors.REFUSED_FIELD, str(e), param=e.param) from e
+
+    async def _call(self, api: Api, request: web.Request) -> web.StreamResponse:
+        key = self._key(request)
+        gateway = self.served.gateway(key)
+        asked, envelope = await self._made(api, request, key)
+        # A task of its own, because a call that was sent is paid: it goes on if its client goes away.
+        task = self._calls.start(_outcome(gateway, envelope), name=f"call-{envelope.envelope_id}")
+        if not asked.stream:
+            return _whole(await self._reply(asked, envelope, task))
+        begun, _ = await asyncio.wait([task], timeout=self.begins_after_s)
+        if not begun:
+            return await self._kept_open(request, asked, envelope, task)
+        reply = await self._reply(asked, envelope, task)
+        if reply.failure is not None:
+            return _whole(reply)
+        return web.Response(body=_events(asked, reply), headers={**reply.headers, **_EVENTS})
+
+    async def _reply(
+        self, asked: ClientRequest, envelope: LLMEnvelope, task: "asyncio.Task[StructuredOutcome | BusError]"
+    ) -> Reply:
+        outcome = await asyncio.shield(task)
+        if isinstance(outcome, MessageTooLargeError):
+            why = f"{outcome} Raise bus.max_message_bytes of the configuration"
+            raise RequestError(errors.TOO_LARGE, why)
+        if isinstance(outcome, BusError):
+            raise RequestError(errors.BUS_AWAY, str(outcome))
+        return call_reply(asked, envelope, outcome, self.served.zone)
+
+    async def _kept_open(
+        self,
+        request: web.Request,
+        asked: ClientRequest,
+        envelope: LLMEnvelope,
+        task: "asyncio.Task[StructuredOutcome | BusError]",
+    ) -> web.StreamResponse:
+        """Begin a stream before there is an answer. From here on, a failure is an event in it."""
+        stream = web.StreamResponse(headers={"x-agentic-trace-id": envelope.trace_id, **_EVENTS})
+        await stream.prepare(request)
+        ping = b'event: ping\ndata: {"type": "ping"}\n\n' if asked.api == "messages" else b": waiting\n\n"
+        while not task.done():
+            await stream.write(ping)
+            await asyncio.wait([task], timeout=self.pings_every_s)
+        try:
+            reply = await self._reply(asked, envelope, task)
+            said = _events(asked, reply) if reply.failure is None else error_event(asked, reply.body)
+        except RequestError as e:
+            said = error_event(asked, error_body(asked.api, e.failure, str(e)))
+        await stream.write(said)
+        await stream.write_eof()
+        return stream
+
+    async def _count_tokens(self, request: web.Request) -> web.Response:
+        key = self._key(request)
+        _, envelope = await self._made("messages", request, key)
+        counted = await self.served.count_tokens(envelope, key)
+        return web.json_response({"input_tokens": counted})
+
+    async def _models(self, request: web.Request) -> web.Response:
+        """List the models of a key, in a form that the clients of both vendors read."""
+        names = self.served.models(self._key(request))
+        rows = [
+            {
+                "id": name,
+                "object": "model",
+                "type": "model",
+                "created": 0,
+                "created_at": "1970-01-01T00:00:00Z",
+                "owned_by": "agentic-trading",
+                "display_name": name,
+            }
+            for name in names
+        ]
+        ends = {"first_id": names[0] if names else None, "last_id": names[-1] if names else None}
+        return web.json_response({"object": "list", "data": rows, "has_more": False, **ends})
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return web.json_response({"live": True})
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        problems = await self.served.problems()
+        if self.is_stopping:
+            problems = {**problems, "server": "it is stopping"}
+        page = {"ready": not problems, "problems": dict(problems)}
+        return web.json_response(page, status=503 if problems else 200)
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        text = await self.served.metrics(self._counts)
+        return web.Response(body=text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+async def _outcome(gateway: StructuredGateway, envelope: LLMEnvelope) -> StructuredOutcome | BusError:
+    """Run a call. An error of the bus is returned, because its client may have gone."""
+    try:
+        return await gateway.ask_structured(envelope)
+    except BusError as e:
+        return e
+
+
+def _events(asked: ClientRequest, reply: Reply) -> bytes:
+    """Return an answer as events. Raises `RequestError` if it has another form than its API gives it."""
+    try:
+        return answer_events(asked, reply.body)
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as e:
+        failure = HttpFailure(502, "provider_error", "api_error")
+        raise RequestError(
+            failure, f"the answer cannot be streamed ({type(e).__name__}: {e}). Ask without stream"
+        ) from e
+
+
+def _whole(reply: Reply) -> web.Response:
+    headers = {**reply.headers, **_JSON}
+    if reply.failure is not None:
+        headers["x-should-retry"] = "true" if reply.may_be_repeated else "false"
+    return web.Response(status=reply.status, body=reply.body, headers=headers)
+
+
+def _refused(api: Api, failure: HttpFailure, message: str, *, param: str = "") -> web.Response:
+    again = "true" if failure == errors.SHUTTING_DOWN else "false"
+    return web.Response(
+        status=failure.status,
+        body=error_body(api, failure, message, param=param),
+        headers={"x-should-retry": again, **_JSON},
+    )
+
+
+def _api_of(request: web.Request) -> Api:
+    """Return the API whose form an error has."""
+    if "/messages" in request.path or "anthropic-version" in request.headers:
+        return "messages"
+    return "responses" if request.path.endswith("/responses") else "chat_completions"
+
+
+def _label(request: web.Request) -> str:
+    """Return the word for a request in metrics. Unknown paths have one word, so that they do not fill the memory."""
+    path = "" if request.match_info.route.resource is None else request.match_info.route.resource.canonical
+    path = path.removeprefix("/t/{trace}").removeprefix("/v1")
+    return PATHS.get(path, path.strip("/").replace("/", "_") or "unknown")
+
+
+def _is_this_machine(host: str) -> bool:
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    return is_loopback(name)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine alone."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+@asynccontextmanager
+async def api_server(server: ApiServer, host: str, port: int, *, drain_s: float) -> AsyncGenerator[str]:
+    """Serve while the block runs, then end the requests under way. Yields the URL. Port 0 selects a free port.
+
+    Args:
+        server: The server.
+        host: The host.
+        port: The port.
+        drain_s: Seconds for the requests under way at the end.
+
+    Raises:
+        ListenError: If the address cannot be used.
+
+    """
+    runner = web.AppRunner(
+        server.application(), access_log=None, handle_signals=False, shutdown_timeout=drain_s
+    )
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        try:
+            await site.start()
+        except OSError as e:
+            raise ListenError(f"{host}:{port}", f"which cannot be used ({e.strerror})") from e
+        shown = f"[{host}]" if ":" in host else host
+        yield f"http://{shown}:{runner.addresses[0][1]}"
+    finally:
+        server.is_stopping = True
+        end = asyncio.get_running_loop().time() + drain_s
+        await runner.cleanup()
+        # Calls without a client have the rest of the time. The platform then ends those that still run.
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(end):
+                await server.aclose()

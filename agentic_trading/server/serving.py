@@ -1,0 +1,233 @@
+"""The process of the HTTP server: a platform in this process, its clients by principal, and the replay of a recording."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from agentic_trading.audit.logs import logs_at
+from agentic_trading.cancellation import on_first_signal
+from agentic_trading.client.gateway import StructuredGateway
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.policy import Policy
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.models import Capabilities
+from agentic_trading.llm.provider import Providers
+from agentic_trading.platform import port_adapters
+from agentic_trading.platform.check import check_platform
+from agentic_trading.platform.config import BusConfig, LedgerConfig, PlatformConfig
+from agentic_trading.platform.errors import ConfigError, OptionError
+from agentic_trading.platform.metrics import (
+    attempt_samples,
+    budget_samples,
+    http_samples,
+    metrics_text,
+    platform_samples,
+)
+from agentic_trading.platform.platform import Platform, Ports
+from agentic_trading.platform.settings import load_config, load_settings
+from agentic_trading.server import errors
+from agentic_trading.server.api_keys import ApiKey, ApiKeys, api_keys_file
+from agentic_trading.server.errors import RequestError
+from agentic_trading.server.server import ApiServer, api_server, is_loopback
+
+RECORDED: Final = "recorded"
+"""The provider of a replay: the answers of a log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The options of `serve`.
+
+    Attributes:
+        config: The configuration file.
+        host, port: The address. Port 0 selects a free port.
+        folder: The folder of the log. None takes it from the configuration.
+        recording: A log whose answers are served. None calls the providers.
+        behind_proxy: Whether a proxy with TLS is in front, so that other hosts are allowed.
+        drain_s: Seconds for calls under way after a signal.
+
+    """
+
+    config: Path | None
+    host: str
+    port: int
+    folder: Path | None = None
+    recording: Path | None = None
+    behind_proxy: bool = False
+    drain_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The use of a recording.
+
+    Attributes:
+        misses: The number of attempts that were not recorded.
+        unused: The number of recorded attempts that were not requested.
+
+    """
+
+    misses: int
+    unused: int
+
+
+@dataclass(slots=True)
+class ServedPlatform:
+    """A platform as the server sees it, with a client for each principal of its keys."""
+
+    platform: Platform
+    keys: ApiKeys
+    zone: ZoneInfo
+    models_by_name: Sequence[str]
+    clients: Mapping[str, StructuredGateway] = field(default_factory=dict)
+
+    def models(self, key: ApiKey) -> Sequence[str]:
+        """Return the names of the models that a key may use."""
+        return tuple(key.models) or self.models_by_name
+
+    def gateway(self, key: ApiKey) -> StructuredGateway:
+        """Return the client of a key's principal. Raises `RequestError` for a principal of a newer key."""
+        found = self.clients.get(key.principal)
+        if found is None:
+            why = f"the principal {key.principal!r} of the key {key.name} was added after the start. Restart the server"
+            raise RequestError(errors.NEW_PRINCIPAL, why)
+        return found
+
+    async def count_tokens(self, envelope: LLMEnvelope, key: ApiKey) -> int:
+        """Return the provider's count of input tokens. Raises `RequestError` without one."""
+        counted = await self.platform.count_tokens(envelope, principal=key.principal)
+        if isinstance(counted, FailureReason):
+            raise RequestError(errors.failure_of(counted), counted.description)
+        if counted is None:
+            raise RequestError(errors.NO_COUNT, "the provider has no count of input tokens now")
+        return counted
+
+    async def problems(self) -> Mapping[str, str]:
+        """Return the reason for each part that cannot be used now."""
+        found = dict(await self.platform.problems())
+        return found if self.keys.problem is None else {**found, "api_keys": self.keys.problem}
+
+    async def metrics(self, requests: Mapping[tuple[str, str, str], int]) -> bytes:
+        """Return the metrics of the requests and of the platform."""
+        statistics = self.platform.statistics()
+        parts = [
+            http_samples(requests),
+            platform_samples(statistics),
+            attempt_samples(statistics.pool.attempts),
+        ]
+        if statistics.pool.budgets is not None:
+            reporting = await self.platform.reporting()
+            parts.append(await asyncio.to_thread(budget_samples, statistics.pool.budgets, reporting))
+        return await asyncio.to_thread(metrics_text, *parts)
+
+
+async def serve_api(
+    options: ServeOptions, say: Callable[[str], None], on_signal: Callable[[], None] = lambda: None
+) -> Replayed | None:
+    """Serve until SIGINT or SIGTERM, then end the calls under way. A second signal ends the process at once.
+
+    Args:
+        options: The options.
+        say: It is called with each line about the state of the server.
+        on_signal: Called on the first signal.
+
+    Returns:
+        The use of the recording, or None without one.
+
+    Raises:
+        OptionError: If an option is wrong.
+        ConfigError: If the configuration or a key is invalid.
+        ListenError: If the address cannot be used.
+        StoreError: If a log cannot be used.
+
+    """
+    if not (options.behind_proxy or is_loopback(options.host)):
+        allowed = "127.0.0.1, [::1] or localhost, or --behind-proxy if a proxy with TLS is in front"
+        raise OptionError("--http", f"{options.host}, which other machines reach without TLS", allowed)
+    config = await asyncio.to_thread(_config, options)
+    answers = None if options.recording is None else await _recording(options.recording)
+    if answers is None and (problems := await check_platform(config)):
+        raise ConfigError(problems)
+    ports = Ports() if answers is None else Ports(providers=Providers.every(answers), recorded=answers)
+    keys = await asyncio.to_thread(_keys, options, config)
+    stopping = asyncio.Event()
+
+    def stop() -> None:
+        stopping.set()
+        on_signal()
+
+    with on_first_signal(stop):
+        async with _served(config, ports, keys, options.drain_s) as served:
+            server = ApiServer(
+                keys, served, SystemClock(), config.bus.max_message_bytes, is_local=not options.behind_proxy
+            )
+            async with api_server(server, options.host, options.port, drain_s=options.drain_s) as url:
+                where = "in memory" if config.folder is None else f"in {config.folder / config.name}"
+                say(f"log: {where}")
+                say(f"serving {url} for {len(keys.names)} API keys")
+                await stopping.wait()
+                say("stopping")
+    return None if answers is None else Replayed(len(answers.misses), len(answers.unused))
+
+
+@asynccontextmanager
+async def _served(
+    config: PlatformConfig, ports: Ports, keys: ApiKeys, drain_s: float
+) -> AsyncGenerator[ServedPlatform]:
+    async with AsyncExitStack() as stack:
+        platform = await stack.enter_async_context(Platform(config, ports, drain_s=drain_s))
+        await stack.enter_async_context(keys.followed())
+        clients = {
+            name: await stack.enter_async_context(platform.client(f"http-{name}", sign_as=name))
+            for name in sorted(keys.principals | {""})
+            # A key without a principal acts as the configuration does. Where messages are signed, there may be none.
+            if name or config.sign_as or config.principals_folder is None
+        }
+        names = await asyncio.to_thread(lambda: [*_model_names(config)])
+        yield ServedPlatform(platform, keys, ZoneInfo(config.zone), names, clients)
+
+
+def _model_names(config: PlatformConfig) -> Sequence[str]:
+    own = [f"{name}/{row.model}" for name, each in config.providers.items() for row in each.models]
+    shipped = [
+        f"{row.provider}/{row.model}" for row in Capabilities.load() if row.provider in config.providers
+    ]
+    return [*dict.fromkeys([*own, *shipped])]
+
+
+def _config(options: ServeOptions) -> PlatformConfig:
+    """Return the configuration. A replay is in memory and in this process, so that it changes no record."""
+    config = load_config(options.config, flags={"folder": "--store"}, folder=options.folder)
+    if options.recording is not None:
+        changes = {"folder": options.folder, "bus": BusConfig(), "ledger": LedgerConfig()}
+        return config.model_copy(update=changes)
+    if not config.providers:
+        raise OptionError("--config", "a configuration without a provider", "one with [providers.NAME]")
+    folder = config.folder or load_settings().runs / "server"
+    return config.model_copy(update={"folder": folder})
+
+
+def _keys(options: ServeOptions, config: PlatformConfig) -> ApiKeys:
+    keys = ApiKeys(api_keys_file(options.config), SystemClock())
+    keys.check(None if config.policy is None else Policy.load(config.policy))
+    return keys
+
+
+async def _recording(path: Path) -> port_adapters.Recording:
+    """Return the answers of the logs at `path`. Raises `OptionError` without a log."""
+    logs = await asyncio.to_thread(logs_at, path)
+    if not logs:
+        raise OptionError("--from", f"{path}, where there is no log", "a log, or the folder of a log")
+    answers = port_adapters.recording()
+    for log in logs:
+        async with aclosing(port_adapters.records_of(log)) as records, aclosing(records.scan()) as entries:
+            async for entry in entries:
+                if isinstance(entry.record, LLMInteraction):
+                    answers.add(entry.record)
+    return answers

@@ -1,0 +1,104 @@
+"""`agentic-trading serve` as a user starts it: recorded, killed, and replayed byte for byte; and what it refuses at its start."""
+
+import json
+import signal
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import openai
+import pytest
+
+from agentic_trading.cli.exits import ExitCode
+from tests.cli.conftest import Command
+from tests.server.conftest import started
+
+CALLS = [
+    ("/v1/chat/completions", {"model": "gpt", "messages": [{"role": "user", "content": "Judge."}]}),
+    ("/v1/chat/completions", {"model": "gpt", "messages": [{"role": "user", "content": "Judge."}]}),
+    ("/t/run-1/v1/responses", {"model": "gpt", "input": "@think Judge."}),
+    ("/v1/messages", {"model": "claude", "max_tokens": 99, "messages": [{"role": "user", "content": "x"}]}),
+    ("/v1/responses", {"model": "gpt", "input": "Judge.", "stream": True}),
+]
+
+
+def bodies(url: str, secret: str) -> list[bytes]:
+    """Return the bodies of all calls."""
+    found = []
+    for path, fields in CALLS:
+        request = Request(f"{url}{path}", json.dumps(fields).encode(), {"authorization": f"Bearer {secret}"})  # noqa: S310 - a loopback address
+        with urlopen(request, timeout=30) as answer:  # noqa: S310 - the same
+            found.append(answer.read())
+    return found
+
+
+@pytest.mark.timeout(120)
+def test_recorded_calls_are_replayed_byte_for_byte_after_a_kill(place: Path, command: Command) -> None:
+    secret = (place / "secret.txt").read_text()
+    with started(place, "--store", "log") as (url, process):
+        live = bodies(url, secret)
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+    log = place / "log" / "interactions.jsonl"
+    assert log.stat().st_mode & 0o077 == 0
+    assert secret not in log.read_text()
+    assert "sk-upstream" not in log.read_text()
+
+    with started(place, "--provider", "recorded", "--from", "log") as (url, process):
+        again = bodies(url, secret)
+        with (
+            openai.OpenAI(base_url=f"{url}/v1", api_key=secret) as client,
+            pytest.raises(openai.UnprocessableEntityError) as missed,
+        ):
+            client.responses.create(model="gpt", input="Never asked.")
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=60)
+
+    assert again == live
+    assert missed.value.code == "replay_miss"
+    assert "replay: 1 attempts without a record, 0 records unused" in rest
+    assert process.returncode == ExitCode.FOUND_WRONG
+    shown = command("trace", "show", "run-1", "--store", "log")
+    assert "passed_on" in shown.out
+
+
+@pytest.mark.timeout(120)
+def test_signal_ends_the_server_and_its_log_is_whole(place: Path, command: Command) -> None:
+    with started(place) as (url, process):
+        bodies(url, (place / "secret.txt").read_text())
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=60)
+
+    assert (process.returncode, rest) == (ExitCode.DONE, "stopping\n")
+    checked = command("audit", "verify", "runs/server")
+    assert checked.code == ExitCode.DONE, checked.out + checked.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--provider", "recorded"], "--provider is given without --from PATH"),
+        (["--from", "log"], "--from is given without --provider recorded"),
+        (["--provider", "recorded", "--from", "nowhere"], "--from is nowhere, where there is no log"),
+        (["--http", "0.0.0.0:0"], "--http is 0.0.0.0, which other machines reach without TLS"),
+        (["--http", "here"], "--http is here, which is not HOST:PORT"),
+        (["--config", "none.toml"], "none.toml"),
+    ],
+)
+def test_wrong_options_are_refused_at_the_start(
+    place: Path, command: Command, words: list[str], said: str
+) -> None:
+    ended = command("serve", *words)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert said in ended.err
+
+
+def test_missing_file_of_keys_and_missing_providers_are_named(place: Path, command: Command) -> None:
+    (place / "api-keys.toml").unlink()
+    without_keys = command("serve", "--http", "127.0.0.1:0")
+    (place / "agentic-trading.toml").write_text("")
+    without_provider = command("serve", "--http", "127.0.0.1:0")
+
+    assert (without_keys.code, without_provider.code) == (ExitCode.BAD_INPUT, ExitCode.BAD_INPUT)
+    assert "api-keys.toml" in without_keys.err
+    assert "a configuration without a provider" in without_provider.err
