@@ -27,7 +27,9 @@ LogFolder = Annotated[
 ServedBy = Annotated[
     Literal["recorded"] | None,
     typer.Option(
-        "--provider", help="Serve the answers of a log. Needs --from.  [default: the configuration]"
+        "--provider",
+        metavar="NAME",
+        help="`recorded` serves the answers of a log. Needs --from.  [default: from the configuration]",
     ),
 ]
 From = Annotated[

@@ -16,18 +16,8 @@ from agentic_trading.llm.errors import EnvelopeValidationError, FailureKind, Fai
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy
 from agentic_trading.llm.result import Stage
 from agentic_trading.llm.verbatim import VerbatimRequest
-from agentic_trading.server import chat_completions, messages, responses
+from agentic_trading.server import chat_completions, errors, messages, responses
 from agentic_trading.server.api_keys import ApiKey
-from agentic_trading.server.errors import (
-    REFUSED_FIELD,
-    SHUTTING_DOWN,
-    UNKNOWN_MODEL,
-    HttpFailure,
-    RequestError,
-    error_body,
-    failure_message,
-    failure_of,
-)
 from agentic_trading.server.fields import ClientRequest
 from agentic_trading.structured.engine import schema_problem
 from agentic_trading.structured.verbatim import WantedForm, wanted_form
@@ -77,8 +67,8 @@ def request_envelope(
     named = key.model_of(request.model)
     if named is None:
         known = ", ".join(key.models) or "PROVIDER/MODEL of a served provider"
-        raise RequestError(
-            UNKNOWN_MODEL,
+        raise errors.RequestError(
+            errors.UNKNOWN_MODEL,
             f"the key {key.name} has no model {request.model!r:.200}. Allowed: {known}",
             param="model",
         )
@@ -104,7 +94,7 @@ def request_envelope(
     try:
         return builder.build()
     except EnvelopeValidationError as e:
-        raise RequestError(REFUSED_FIELD, str(e)) from e
+        raise errors.RequestError(errors.REFUSED_FIELD, str(e)) from e
 
 
 def _form(request: ClientRequest, key: ApiKey) -> WantedForm | None:
@@ -123,8 +113,8 @@ def _asked(request: ClientRequest, headers: Mapping[str, str]) -> VerbatimReques
         return VerbatimRequest(request.api, request.body)
     if betas := headers.get("anthropic-beta", ""):
         why = "a beta may have a price that no budget bounds. Allowed: a request without this header"
-        raise RequestError(
-            REFUSED_FIELD, f"anthropic-beta {betas!r:.200} is refused: {why}", param="anthropic-beta"
+        raise errors.RequestError(
+            errors.REFUSED_FIELD, f"anthropic-beta {betas!r:.200} is refused: {why}", param="anthropic-beta"
         )
     return VerbatimRequest(request.api, request.body, version=headers.get("anthropic-version", ""))
 
@@ -135,8 +125,8 @@ def _limits(request: ClientRequest, key: ApiKey) -> dict[str, Any]:
     thinking = request.fields.get("thinking") if request.api == "messages" else None
     asked = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
     if isinstance(asked, int) and asked >= budget.max_output_tokens:
-        raise RequestError(
-            REFUSED_FIELD,
+        raise errors.RequestError(
+            errors.REFUSED_FIELD,
             f"a thinking budget of {asked} leaves no room in {budget.max_output_tokens} output tokens, the ceiling of "
             f"the key {key.name}",
             param="thinking.budget_tokens",
@@ -207,7 +197,7 @@ class Reply:
 
     body: bytes
     headers: Mapping[str, str]
-    failure: HttpFailure | None = None
+    failure: errors.HttpFailure | None = None
     may_be_repeated: bool = False
 
     @property
@@ -228,9 +218,9 @@ def call_reply(
     headers = _headers(request, envelope, outcome)
     if last is None or last.trace is None:
         reason = (last and last.failure) or outcome.error or _no_reason()
-        failure = failure_of(reason)
-        body = error_body(request.api, failure, failure_message(reason, zone))
-        is_unsent = failure == SHUTTING_DOWN and not any(one.sent for one in outcome.attempts)
+        failure = errors.failure_of(reason)
+        body = errors.error_body(request.api, failure, errors.failure_message(reason, zone))
+        is_unsent = failure == errors.SHUTTING_DOWN and not any(one.sent for one in outcome.attempts)
         return Reply(body, headers, failure, may_be_repeated=is_unsent)
     verdict = _VERDICTS.get(last.trace.verdict, "rejected")
     return Reply(last.text.encode(), {**headers, "x-agentic-verdict": verdict})

@@ -22,17 +22,8 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.verbatim import Api
 from agentic_trading.logger import get_logger
 from agentic_trading.platform.status_pages import ListenError
-from agentic_trading.server import errors
+from agentic_trading.server import calls, errors
 from agentic_trading.server.api_keys import ApiKey
-from agentic_trading.server.calls import (
-    TABLES,
-    Reply,
-    answer_events,
-    call_reply,
-    error_event,
-    is_trace,
-    request_envelope,
-)
 from agentic_trading.server.errors import HttpFailure, RequestError, error_body
 from agentic_trading.server.fields import ClientRequest, FieldError, read_request
 
@@ -210,14 +201,16 @@ class ApiServer:
             why = f"the body did not come within {self.read_within_s:g} seconds"
             raise RequestError(errors.SLOW_REQUEST, why) from e
         trace = request.match_info.get("trace", "")
-        if trace and not is_trace(trace):
+        if trace and not calls.is_trace(trace):
             raise RequestError(
                 errors.REFUSED_FIELD, "the trace in the address has other characters than A-Z a-z 0-9 . _ : -"
             )
 
         def made() -> tuple[ClientRequest, LLMEnvelope]:
-            asked = read_request(TABLES[api], raw)
-            return asked, request_envelope(asked, key, request.headers, trace=trace, now=self.clock.now())
+            asked = read_request(calls.TABLES[api], raw)
+            return asked, calls.request_envelope(
+                asked, key, request.headers, trace=trace, now=self.clock.now()
+            )
 
         try:
             return made() if len(raw) <= READ_AT_ONCE_BYTES else await asyncio.to_thread(made)
@@ -242,14 +235,14 @@ class ApiServer:
 
     async def _reply(
         self, asked: ClientRequest, envelope: LLMEnvelope, task: "asyncio.Task[StructuredOutcome | BusError]"
-    ) -> Reply:
+    ) -> calls.Reply:
         outcome = await asyncio.shield(task)
         if isinstance(outcome, MessageTooLargeError):
             why = f"{outcome} Raise bus.max_message_bytes of the configuration"
             raise RequestError(errors.TOO_LARGE, why)
         if isinstance(outcome, BusError):
             raise RequestError(errors.BUS_AWAY, str(outcome))
-        return call_reply(asked, envelope, outcome, self.served.zone)
+        return calls.call_reply(asked, envelope, outcome, self.served.zone)
 
     async def _kept_open(
         self,
@@ -267,9 +260,9 @@ class ApiServer:
             await asyncio.wait([task], timeout=self.pings_every_s)
         try:
             reply = await self._reply(asked, envelope, task)
-            said = _events(asked, reply) if reply.failure is None else error_event(asked, reply.body)
+            said = _events(asked, reply) if reply.failure is None else calls.error_event(asked, reply.body)
         except RequestError as e:
-            said = error_event(asked, error_body(asked.api, e.failure, str(e)))
+            said = calls.error_event(asked, error_body(asked.api, e.failure, str(e)))
         await stream.write(said)
         await stream.write_eof()
         return stream
@@ -321,10 +314,10 @@ async def _outcome(gateway: StructuredGateway, envelope: LLMEnvelope) -> Structu
         return e
 
 
-def _events(asked: ClientRequest, reply: Reply) -> bytes:
+def _events(asked: ClientRequest, reply: calls.Reply) -> bytes:
     """Return an answer as events. Raises `RequestError` if it has another form than its API gives it."""
     try:
-        return answer_events(asked, reply.body)
+        return calls.answer_events(asked, reply.body)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as e:
         failure = HttpFailure(502, "provider_error", "api_error")
         raise RequestError(
@@ -332,7 +325,7 @@ def _events(asked: ClientRequest, reply: Reply) -> bytes:
         ) from e
 
 
-def _whole(reply: Reply) -> web.Response:
+def _whole(reply: calls.Reply) -> web.Response:
     headers = {**reply.headers, **_JSON}
     if reply.failure is not None:
         headers["x-should-retry"] = "true" if reply.may_be_repeated else "false"

@@ -116,7 +116,7 @@ def _objection(api: Api, calls: Sequence[_Call], why: str) -> list[dict[str, Any
             return [{"role": "tool", "tool_call_id": call.id, "content": why} for call in calls]
         case "responses":
             return [{"type": "function_call_output", "call_id": call.id, "output": why} for call in calls]
-        case "messages":
+        case _:
             results = [
                 {"type": "tool_result", "tool_use_id": call.id, "content": why, "is_error": True}
                 for call in calls
