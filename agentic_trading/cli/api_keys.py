@@ -70,25 +70,6 @@ JsonSchema = Annotated[
         help="Answers to a request with a schema: pass, validate, or reask after a rejected one.  [default: validate]",
     ),
 ]
-Stream = Annotated[
-    str | None,
-    typer.Option(
-        "--stream",
-        metavar="MODE",
-        help="Streamed answers: whole, or through to pass parts on at once.  [default: whole]",
-    ),
-]
-RecordsEvents = Annotated[
-    bool, typer.Option("--records-events", help="Let the key record events, such as orders and fills.")
-]
-ParkSeconds = Annotated[
-    float | None,
-    typer.Option(
-        "--park-s",
-        metavar="SECONDS",
-        help="Longest wait of a call for money that other calls hold.  [default: 20]",
-    ),
-]
 Expires = Annotated[
     str | None,
     typer.Option(
@@ -123,9 +104,6 @@ def create_api_key(
     calls_per_trace: CallsPerTrace = None,
     attempt_timeout_s: AttemptTimeout = None,
     json_schema: JsonSchema = None,
-    stream: Stream = None,
-    records_events: RecordsEvents = False,
-    park_s: ParkSeconds = None,
     expires: Expires = None,
     config: ConfigFile = None,
 ) -> None:
@@ -150,9 +128,6 @@ def create_api_key(
         "calls_per_trace": calls_per_trace,
         "attempt_timeout_s": attempt_timeout_s,
         "json_schema": json_schema,
-        "stream": stream,
-        "records_events": records_events or None,
-        "park_s": park_s,
         "expires": _end(expires, now) if expires is not None else None,
     }
     key, secret = _checked_key(

@@ -12,6 +12,7 @@ from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.files import MOST_SECRET_BYTES, read_utf8
 from agentic_trading.ids import random_key
 from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.status_pages import is_loopback
 
 LEAST_TOKEN_CHARS: Final = 16
 MOST_TRIES: Final = 5
@@ -35,14 +36,6 @@ def security_headers(style_digest: str = "") -> Mapping[str, str]:
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-store",
     }
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host of an address is this machine alone."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def is_own_host(header: str, bound: str) -> bool:

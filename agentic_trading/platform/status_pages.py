@@ -4,6 +4,7 @@ This module imports only small modules, so that a probe is answered while a work
 """
 
 import asyncio
+import ipaddress
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -156,6 +157,14 @@ async def status_server(pages: StatusPages, address: str) -> AsyncGenerator[str]
         finally:
             server.close()
             pages.abort()
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine alone."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def host_and_port(address: str) -> tuple[str, int]:

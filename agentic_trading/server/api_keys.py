@@ -18,14 +18,11 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
-    StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
     TypeAdapter,
     ValidationError,
-    ValidationInfo,
-    field_validator,
 )
 
 from agentic_trading.clock import Clock
@@ -136,9 +133,6 @@ class ApiKey(BaseModel, frozen=True, extra="forbid"):
         attempt_timeout_s: Time limit of an attempt, in seconds.
         json_schema: `pass` does not read answers. `validate` validates them against the client's schema, and
             `reask` also asks again after a rejected answer.
-        stream: `whole` answers a streamed request when the answer is complete. `through` passes its parts on.
-        records_events: Whether it may record events, such as orders and fills.
-        park_s: Seconds that a call waits for money that other calls hold.
         created, expires, revoked: The times of its creation, its end and its revocation.
 
     """
@@ -157,20 +151,9 @@ class ApiKey(BaseModel, frozen=True, extra="forbid"):
     calls_per_trace: Annotated[StrictInt, Field(ge=0, le=LARGEST)] | None = None
     attempt_timeout_s: Annotated[StrictFloat, Field(gt=0, le=3600)] = 300.0
     json_schema: Literal["pass", "validate", "reask"] = "validate"
-    stream: Literal["whole", "through"] = "whole"
-    records_events: StrictBool = False
-    park_s: Annotated[StrictFloat, Field(ge=0, le=3600)] = 20.0
     created: _Moment
     expires: _Moment | None = None
     revoked: _Moment | None = None
-
-    @field_validator("stream")
-    @classmethod
-    def _without_reask(cls, stream: str, info: ValidationInfo) -> str:
-        # A part that was passed on cannot be taken back, so a rejected answer cannot be replaced.
-        if stream == "through" and info.data.get("json_schema") == "reask":
-            raise ValueError('whole, or a json_schema of "pass" or "validate"')
-        return stream
 
     def state(self, now: datetime) -> KeyState:
         """Return whether the key can be used at `now`."""

@@ -1,7 +1,6 @@
 """The HTTP server: its routes, the key of a request, and the replies of calls as wholes and as events."""
 
 import asyncio
-import ipaddress
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -21,7 +20,7 @@ from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.verbatim import Api
 from agentic_trading.logger import get_logger
-from agentic_trading.platform.status_pages import ListenError
+from agentic_trading.platform.status_pages import ListenError, is_loopback
 from agentic_trading.server import calls, errors
 from agentic_trading.server.api_keys import ApiKey
 from agentic_trading.server.errors import HttpFailure, RequestError, error_body
@@ -358,14 +357,6 @@ def _label(request: web.Request) -> str:
 def _is_this_machine(host: str) -> bool:
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
     return is_loopback(name)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine alone."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 @asynccontextmanager

@@ -31,10 +31,11 @@ from agentic_trading.platform.metrics import (
 )
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.settings import load_config, load_settings
+from agentic_trading.platform.status_pages import is_loopback
 from agentic_trading.server import errors
 from agentic_trading.server.api_keys import ApiKey, ApiKeys, api_keys_file
 from agentic_trading.server.errors import RequestError
-from agentic_trading.server.server import ApiServer, api_server, is_loopback
+from agentic_trading.server.server import ApiServer, api_server
 
 RECORDED: Final = "recorded"
 """The provider of a replay: the answers of a log."""

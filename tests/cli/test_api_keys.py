@@ -59,8 +59,8 @@ def test_all_options_become_rights(command: Command) -> None:
     words = [
         "--tenant=acme", "--agent=ta", "--workflow=analysis", "--principal=desk-a", "--model=fast=openai/gpt-5-mini",
         "--model=deep=house/a=b", "--max-output-tokens=1000", "--usd-per-call=0.50", "--usd-per-trace=2",
-        "--calls-per-trace=30", "--attempt-timeout-s=60", "--json-schema=pass", "--stream=through",
-        "--records-events", "--park-s=0", "--expires=2999-01-31T10:00Z",
+        "--calls-per-trace=30", "--attempt-timeout-s=60", "--json-schema=pass",
+        "--expires=2999-01-31T10:00Z",
     ]  # fmt: skip
 
     secret_of(command("api-keys", "create", "ta", *words))
@@ -80,9 +80,6 @@ def test_all_options_become_rights(command: Command) -> None:
         "calls_per_trace": 30,
         "attempt_timeout_s": 60.0,
         "json_schema": "pass",
-        "stream": "through",
-        "records_events": True,
-        "park_s": 0.0,
         "expires": "2999-01-31T10:00:00Z",
         "revoked": None,
         "earlier_secrets_until": None,
@@ -189,7 +186,6 @@ def test_rotation_after_a_leak_ends_the_old_secret(command: Command) -> None:
         (["--calls-per-trace", "-1"], "--calls-per-trace is -1. Allowed: greater than or equal to 0"),
         (["--attempt-timeout-s", "nan"], "--attempt-timeout-s is nan. Allowed: less than or equal to 3600"),
         (["--json-schema", "maybe"], "--json-schema is 'maybe'. Allowed: 'pass', 'validate' or 'reask'"),
-        (["--stream", "through", "--json-schema", "reask"], "--stream is 'through'. Allowed: whole, or a json_schema"),
         (["--expires", "yesterday"], "--expires is 'yesterday'. Allowed: a time in the future"),
         (["--expires", "0s"], "--expires is '0s'. Allowed: a time in the future"),
         (["--expires", "999999999d"], "--expires is '999999999d'. Allowed: a time in the future"),
@@ -226,10 +222,10 @@ def test_hostile_name_is_refused_and_escaped(name: str, command: Command) -> Non
 
 
 def test_all_wrong_options_are_listed(command: Command) -> None:
-    ended = command("api-keys", "create", "a b", "--tenant", "", "--agent", "a\nb", "--park-s", "-1")
+    ended = command("api-keys", "create", "a b", "--tenant", "", "--agent", "a\nb", "--calls-per-trace", "-1")
 
     assert [line.partition(" is ")[0].strip() for line in ended.err.splitlines()[1:]] == [
-        "NAME", "--tenant", "--agent", "--park-s",
+        "NAME", "--tenant", "--agent", "--calls-per-trace",
     ]  # fmt: skip
 
 

@@ -231,15 +231,14 @@ def test_aliases_are_the_only_allowed_models() -> None:
     ("rights", "said"),
     [
         ({"workflow": "execution"}, "analysis, planning, or general"),
-        ({"json_schema": "reask", "stream": "through"}, "whole, or a json_schema of"),
         ({"usd_per_call": 0.1}, 'dollars as text, such as "0.1"'),
         ({"usd_per_call": "-1"}, "dollars as text"),
         ({"usd_per_call": "0.0000000001"}, "at most nine decimals"),
         ({"max_output_tokens": True}, "valid integer"),
         ({"attempt_timeout_s": float("nan")}, "less than or equal to 3600"),
         ({"attempt_timeout_s": 0}, "greater than 0"),
-        ({"park_s": float("inf")}, "less than or equal to 3600"),
-        ({"park_s": True}, "valid number"),
+        ({"attempt_timeout_s": float("inf")}, "less than or equal to 3600"),
+        ({"attempt_timeout_s": True}, "valid number"),
         ({"expires": datetime(2027, 1, 1)}, "a time with an offset"),  # noqa: DTZ001 - without one on purpose
         ({"expires": 5}, "a time with an offset"),
         ({"expires": datetime.fromisoformat("0001-01-01T00:00:00+23:59")}, "a time with an offset"),
@@ -285,10 +284,7 @@ KEYS = st.builds(
     usd_per_trace=st.none() | USD,
     calls_per_trace=st.none() | st.integers(0, 2**53),
     attempt_timeout_s=st.floats(0, 3600, exclude_min=True),
-    json_schema=st.sampled_from(["pass", "validate"]),
-    stream=st.sampled_from(["whole", "through"]),
-    records_events=st.booleans(),
-    park_s=st.floats(0, 3600),
+    json_schema=st.sampled_from(["pass", "validate", "reask"]),
     created=TIMES,
     expires=st.none() | TIMES,
     revoked=st.none() | TIMES,
@@ -338,10 +334,8 @@ def test_shortest_file_has_defaults(file: ApiKeyFile) -> None:
 
     key = file.read()["ta"]
 
-    assert (key.workflow, key.json_schema, key.stream, key.records_events) == (
-        EnvelopeWorkflow.GENERAL, "validate", "whole", False,
-    )  # fmt: skip
-    assert (key.max_output_tokens, key.attempt_timeout_s, key.park_s) == (16_384, 300, 20)
+    assert (key.workflow, key.json_schema) == (EnvelopeWorkflow.GENERAL, "validate")
+    assert (key.max_output_tokens, key.attempt_timeout_s) == (16_384, 300)
     assert (key.usd_per_call, key.expires, key.revoked, key.created) == (None, None, None, NOW)
 
 
@@ -380,7 +374,7 @@ def test_pasted_secret_is_not_shown(file: ApiKeyFile) -> None:
 
 
 def test_all_mistakes_are_listed(file: ApiKeyFile) -> None:
-    file.path.write_text(SHORTEST + 'park_s = "1"\n[keys.hf]\nstream = "no"\n', encoding="utf-8")
+    file.path.write_text(SHORTEST + 'usd_per_call = 1\n[keys.hf]\njson_schema = "no"\n', encoding="utf-8")
 
     assert len(refusal(file.path)) == 6
 
