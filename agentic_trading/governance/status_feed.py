@@ -330,6 +330,7 @@ class FileStatusFeed:
         """Return the status in a file, None for an invalid one. A file is parsed again only if it was replaced."""
         path = self._folder / name
         try:
+            # Before reading, so that a file that is replaced meanwhile is parsed again next time.
             now = path.stat()
             replaced = (now.st_ino, now.st_mtime_ns, now.st_size)
             known = self._parsed.get(name)

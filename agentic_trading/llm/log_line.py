@@ -78,7 +78,8 @@ DISPATCHED = "attempt.dispatched"
 _Int = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # the integers of SQLite
 
 
-# Only the members that make facts: the others, most of the bytes of a line, are not read into objects.
+# Only the members that make facts, because the others are most of a line. `gc=False` where no value holds another,
+# so that the garbage collector does not visit thousands of rows.
 class _Envelope(msgspec.Struct, gc=False):
     envelope_id: str
     trace_id: str

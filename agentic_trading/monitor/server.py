@@ -334,6 +334,7 @@ async def _no_icon(_request: web.Request) -> web.Response:
 async def _add_headers(_request: web.Request, answer: web.StreamResponse) -> None:
     for name, value in security_headers().items():
         answer.headers.setdefault(name, value)
+    # Replaced, because the default names the versions of Python and aiohttp.
     answer.headers["Server"] = "agentic-trading"
 
 

@@ -76,6 +76,7 @@ def request_envelope(
     builder = _FOR[key.workflow](EnvelopeBuilder())
     builder.with_instructions(INSTRUCTIONS).with_context(_asked(request, headers).context)
     builder.with_response_format(ResponseFormat.VERBATIM).with_output_policy(AS_IT_COMES)
+    # Text is allowed, because only the client knows what it has asked for.
     builder.with_safety(require_json=False)
     if (form := _form(request, key)) is not None:
         policy = (
@@ -99,6 +100,7 @@ def request_envelope(
 
 def _form(request: ClientRequest, key: ApiKey) -> WantedForm | None:
     """Return the form that the answer is validated against. A schema that we cannot read is left to the vendor."""
+    # Several answers are not read, because each would need a verdict of its own.
     if key.json_schema == "pass" or request.choices > 1:
         return None
     form = wanted_form(request.api, request.fields)
@@ -131,6 +133,7 @@ def _limits(request: ClientRequest, key: ApiKey) -> dict[str, Any]:
             f"the key {key.name}",
             param="thinking.budget_tokens",
         )
+    # Thinking is within the output ceiling, because vendors bill it as output.
     limits = {
         name: getattr(budget, name)
         for name in LLMBudget.model_fields

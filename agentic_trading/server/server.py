@@ -117,6 +117,7 @@ class ApiServer:
 
     def application(self) -> web.Application:
         """Return the application. Each path is also served below `/t/TRACE`, which names the trace of its calls."""
+        # The limit of the bus, because the request must fit into one message of it.
         app = web.Application(middlewares=[self._guarded], client_max_size=self.most_bytes)
         # The SDK of Anthropic adds `/v1` itself, and that of OpenAI has it in its base URL.
         for prefix in ("/v1", "/t/{trace}/v1"):
@@ -158,6 +159,7 @@ class ApiServer:
         if self.is_local and not _is_this_machine(request.host):
             # A web page must not reach this server by a name of its own (DNS rebinding).
             raise RequestError(errors.WRONG_HOST, "this server answers only as localhost or 127.0.0.1")
+        # Health and readiness are still answered, so that a load balancer sees the end.
         if self.is_stopping and request.path not in {"/healthz", "/readyz"}:
             raise RequestError(errors.SHUTTING_DOWN, "the server is stopping. The request was not sent")
 
@@ -179,6 +181,7 @@ class ApiServer:
                 return _refused(api, failure, e.reason)
 
     def _key(self, request: web.Request) -> ApiKey:
+        # Two headers, because each vendor's library has its own.
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         secret = request.headers.get("x-api-key") or (given.strip() if scheme.lower() == "bearer" else "")
         key = self.keys.find(secret) if secret else None
@@ -212,6 +215,7 @@ class ApiServer:
             )
 
         try:
+            # In a thread if it is long, because other requests would wait for it.
             return made() if len(raw) <= READ_AT_ONCE_BYTES else await asyncio.to_thread(made)
         except FieldError as e:
             raise RequestError(errors.REFUSED_FIELD, str(e), param=e.param) from e
@@ -235,6 +239,7 @@ class ApiServer:
     async def _reply(
         self, asked: ClientRequest, envelope: LLMEnvelope, task: "asyncio.Task[StructuredOutcome | BusError]"
     ) -> calls.Reply:
+        # Shielded, because a client that goes away would otherwise cancel a paid call.
         outcome = await asyncio.shield(task)
         if isinstance(outcome, MessageTooLargeError):
             why = f"{outcome} Raise bus.max_message_bytes of the configuration"
@@ -254,6 +259,7 @@ class ApiServer:
         stream = web.StreamResponse(headers={"x-agentic-trace-id": envelope.trace_id, **_EVENTS})
         await stream.prepare(request)
         ping = b'event: ping\ndata: {"type": "ping"}\n\n' if asked.api == "messages" else b": waiting\n\n"
+        # Pings, because proxies close a connection that stays silent.
         while not task.done():
             await stream.write(ping)
             await asyncio.wait([task], timeout=self.pings_every_s)
@@ -275,6 +281,7 @@ class ApiServer:
     async def _models(self, request: web.Request) -> web.Response:
         """List the models of a key, in a form that the clients of both vendors read."""
         names = self.served.models(self._key(request))
+        # Without a real time, because no vendor is asked.
         rows = [
             {
                 "id": name,

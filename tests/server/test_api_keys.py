@@ -374,7 +374,9 @@ def test_pasted_secret_is_not_shown(file: ApiKeyFile) -> None:
 
 
 def test_all_mistakes_are_listed(file: ApiKeyFile) -> None:
-    file.path.write_text(SHORTEST + 'usd_per_call = 1\n[keys.hf]\njson_schema = "no"\n', encoding="utf-8")
+    file.path.write_text(
+        SHORTEST + 'max_output_tokens = "1"\n[keys.hf]\njson_schema = "no"\n', encoding="utf-8"
+    )
 
     assert len(refusal(file.path)) == 6
 
