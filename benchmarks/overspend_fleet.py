@@ -194,6 +194,7 @@ class _Run:
         self._random = Random(plan.opening.run)  # noqa: S311 - no secret
         self._inbox: asyncio.Queue[tuple[int, Told | None]] = asyncio.Queue()
         self._ran = Ran()
+        self._restarting = asyncio.Lock()
 
     async def to_the_end(self) -> Ran:
         """Return when every call has its answer, and every process that was killed its successor."""
@@ -278,7 +279,9 @@ class _Run:
     async def _restart(self) -> None:
         assert self._server is not None
         await asyncio.sleep(self._random.random() / 50)
-        self._server.kill()
-        self._ran.restarts += 1
-        await asyncio.sleep(self._random.random() / 5)
-        await asyncio.to_thread(self._server.start)
+        # One after the other, because two starts at once would leave a server behind.
+        async with self._restarting:
+            self._server.kill()
+            self._ran.restarts += 1
+            await asyncio.sleep(self._random.random() / 5)
+            await asyncio.to_thread(self._server.start)
