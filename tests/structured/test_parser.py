@@ -77,6 +77,17 @@ def test_unfittable_schema_is_found_before_sending() -> None:
     assert prepared == schema_problem({"type": "array"}, STRICT)
 
 
+@pytest.mark.parametrize("body", ["no json", '{"model":"another"}', "[]"])
+def test_body_that_is_passed_on_is_checked_before_sending(body: str) -> None:
+    envelope = asked(response_format="verbatim", context={"api": "chat_completions", "body": body})
+
+    prepared = prepare(envelope, capability())
+
+    assert isinstance(prepared, FailureReason)
+    assert prepared.category is FailureKind.INVALID_REQUEST
+    assert "body" in prepared.description
+
+
 def test_unenforced_schema_goes_into_prompt() -> None:
     prepared = prepare(asked(expected_output_schema=ORDER), capability(), enforced=False)
 
