@@ -7,8 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-import orjson
-
 from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider, ResponseFormat
@@ -18,6 +16,7 @@ from agentic_trading.llm.result import Stage
 from agentic_trading.llm.verbatim import VerbatimRequest
 from agentic_trading.server import chat_completions, errors, messages, responses
 from agentic_trading.server.api_keys import ApiKey
+from agentic_trading.server.event_json import read_answer
 from agentic_trading.server.fields import ClientRequest
 from agentic_trading.structured.engine import schema_problem
 from agentic_trading.structured.verbatim import WantedForm, wanted_form
@@ -260,9 +259,11 @@ def answer_events(request: ClientRequest, body: bytes) -> bytes:
         ValueError: If the answer has another form than its API gives it.
         KeyError: The same.
         TypeError: The same.
+        AttributeError: The same.
+        RecursionError: If it is nested too deeply.
 
     """
-    answer = orjson.loads(body)
+    answer = read_answer(body)
     match request.api:
         case "chat_completions":
             return chat_completions.chat_events(answer, include_usage=request.include_usage)

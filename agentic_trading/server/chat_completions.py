@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import orjson
-
+from agentic_trading.server.event_json import event_json
 from agentic_trading.server.fields import FieldTable
 
 NO_BOUND: Final = "its tokens have no bound"
@@ -40,7 +39,7 @@ def chat_events(body: Mapping[str, Any], *, include_usage: bool) -> bytes:
     chunks = [{**head, "choices": [part], **tail} for choice in body["choices"] for part in _parts(choice)]
     if include_usage:
         chunks.append({**head, "choices": [], "usage": body.get("usage")})
-    return b"".join(b"data: %b\n\n" % orjson.dumps(chunk) for chunk in chunks) + b"data: [DONE]\n\n"
+    return b"".join(b"data: %b\n\n" % event_json(chunk) for chunk in chunks) + b"data: [DONE]\n\n"
 
 
 def _parts(choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

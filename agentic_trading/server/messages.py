@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import orjson
-
+from agentic_trading.server.event_json import event_json
 from agentic_trading.server.fields import FieldTable
 
 TABLE: Final = FieldTable(
@@ -39,7 +38,7 @@ def message_events(body: Mapping[str, Any]) -> bytes:
 
 def event_line(event: Mapping[str, Any]) -> bytes:
     """Return an event of a stream, named by its type."""
-    return b"event: %b\ndata: %b\n\n" % (str(event["type"]).encode(), orjson.dumps(event))
+    return b"event: %b\ndata: %b\n\n" % (str(event["type"]).encode(), event_json(event))
 
 
 def _events(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -70,7 +69,7 @@ def _deltas(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         case "text":
             yield {"type": "text_delta", "text": block["text"]}
         case "tool_use":
-            yield {"type": "input_json_delta", "partial_json": orjson.dumps(block["input"]).decode()}
+            yield {"type": "input_json_delta", "partial_json": event_json(block["input"]).decode()}
         case "thinking":
             yield {"type": "thinking_delta", "thinking": block["thinking"]}
             yield {"type": "signature_delta", "signature": block.get("signature", "")}

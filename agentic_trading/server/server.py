@@ -9,7 +9,6 @@ from functools import partial
 from typing import Final, Protocol
 from zoneinfo import ZoneInfo
 
-import orjson
 from aiohttp import web
 
 from agentic_trading.bus.errors import BusError, MessageTooLargeError
@@ -234,7 +233,14 @@ class ApiServer:
         reply = await self._reply(asked, envelope, task)
         if reply.failure is not None:
             return _whole(reply)
-        return web.Response(body=_events(asked, reply), headers={**reply.headers, **_EVENTS})
+        try:
+            said = _events(asked, reply)
+        except RequestError as e:
+            refused = _refused(api, e.failure, str(e))
+            # The call is paid all the same, so that its cost and its id in the log are of use.
+            refused.headers.update(reply.headers)
+            return refused
+        return web.Response(body=said, headers={**reply.headers, **_EVENTS})
 
     async def _reply(
         self, asked: ClientRequest, envelope: LLMEnvelope, task: "asyncio.Task[StructuredOutcome | BusError]"
@@ -324,7 +330,7 @@ def _events(asked: ClientRequest, reply: calls.Reply) -> bytes:
     """Return an answer as events. Raises `RequestError` if it has another form than its API gives it."""
     try:
         return calls.answer_events(asked, reply.body)
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         failure = HttpFailure(502, "provider_error", "api_error")
         raise RequestError(
             failure, f"the answer cannot be streamed ({type(e).__name__}: {e}). Ask without stream"

@@ -1,6 +1,7 @@
 """A whole answer as events, folded again by the official SDKs' own accumulators."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from agentic_trading.llm.verbatim import Api
 from agentic_trading.server import chat_completions, messages, responses
 from agentic_trading.server.calls import answer_events, error_event
 from agentic_trading.server.fields import ClientRequest
@@ -233,13 +235,87 @@ def _plain(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return items
 
 
-@pytest.mark.parametrize("body", [b"[]", b"{}", b'{"choices":[{}]}', b"<html>"])
+NUMBERS = st.one_of(
+    st.from_regex(r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,4})?", fullmatch=True),
+    st.sampled_from(["123456789012345678901", "100.10", "0.12345678901234567891", "1e2", "-0.0", "1E+400"]),
+)
+
+
+def streamed(api: Api, body: str) -> bytes:
+    """Return an answer as the events of its API."""
+    request = ClientRequest(api, "m", "{}", None, 1, stream=True, include_usage=True, metadata={})
+    raw = answer_events(request, body.encode())
+    assert raw == answer_events(request, body.encode())
+    return raw
+
+
+def spelled(number: str) -> dict[Api, str]:
+    """Return an answer of each API with a number in an unknown field, and in the input of a tool."""
+    return {
+        "chat_completions": f'{{"created":{number},"choices":[{{"index":0,"message":{{"content":"x","new":{number}}}}}],'
+        f'"usage":{{"new":{number}}}}}',
+        "responses": f'{{"status":"completed","new":{number},"output":[{{"type":"new","input":{{"order":{number}}}}}]}}',
+        "messages": f'{{"new":{number},"content":[{{"type":"tool_use","input":{{"order":{number}}},"new":{number}}}],'
+        f'"usage":{{"new":{number}}}}}',
+    }
+
+
+@given(NUMBERS)
+@settings(deadline=None)
+def test_numbers_of_events_are_spelled_as_in_the_answer(number: str) -> None:
+    bodies = spelled(number)
+    chat = streamed("chat_completions", bodies["chat_completions"])
+    response = streamed("responses", bodies["responses"])
+    message = streamed("messages", bodies["messages"])
+
+    for raw in (chat, response, message):
+        texts = [line[6:] for line in raw.decode().split("\n") if line.startswith("data: {")]
+        found = [
+            value for text in texts for name, value in _written(text) if name in {"created", "new", "order"}
+        ]
+        assert set(found) == {number}
+    inputs = [
+        page["delta"]["partial_json"] for page in pages(message) if "partial_json" in page.get("delta", {})
+    ]
+    assert inputs == [f'{{"order":{number}}}']
+
+
+def _written(text: str) -> list[tuple[str, str]]:
+    """Return the numbers of a JSON text by name, as they are written."""
+    return re.findall(r'"(\w+)":(-?[0-9][-+.0-9eE]*)', text)
+
+
+HALF = "moon \\ud83d"
+CUT: dict[Api, str] = {
+    "chat_completions": f'{{"choices":[{{"index":0,"message":{{"content":"{HALF}","{HALF}":1.50}}}}]}}',
+    "responses": f'{{"status":"incomplete","output":[{{"type":"message","content":[{{"type":"output_text","text":"{HALF}"}}]}}]}}',
+    "messages": f'{{"content":[{{"type":"text","text":"{HALF}"}},{{"type":"tool_use","input":{{"{HALF}":["{HALF}",1.50]}}}}]}}',
+}
+
+
+@pytest.mark.parametrize("api", CUT)
+def test_answer_that_ends_in_half_a_surrogate_is_streamed(api: Api) -> None:
+    raw = streamed(api, CUT[api])
+    texts = re.findall(r'"(?:content|text|delta)":("moon [^"]*")', raw.decode())
+
+    assert texts
+    assert {json.loads(text) for text in texts} == {"moon \ud83d"}
+    if api == "messages":
+        inputs = [
+            page["delta"]["partial_json"] for page in pages(raw) if "partial_json" in page.get("delta", {})
+        ]
+        assert inputs == [f'{{"{HALF}":["{HALF}",1.50]}}']
+
+
+@pytest.mark.parametrize(
+    "body", [b"[]", b'{"choices":[],"created":NaN}', b"{}", b'{"choices":[{}]}', b"<html>", b"[" * 100_000]
+)
 def test_answer_of_another_form_cannot_be_streamed(body: bytes) -> None:
     request = ClientRequest(
         "chat_completions", "m", "{}", None, 1, stream=True, include_usage=False, metadata={}
     )
 
-    with pytest.raises((ValueError, KeyError, TypeError)):
+    with pytest.raises((ValueError, KeyError, TypeError, RecursionError)):
         answer_events(request, body)
 
 

@@ -247,9 +247,13 @@ async def test_bus_that_is_away_is_503_and_an_own_fault_500(serve: Serving) -> N
 async def test_answer_that_cannot_be_streamed_is_a_plain_error(serve: Serving) -> None:
     ports = Ports(providers=Providers({"openai": ScriptedProvider(lambda _: "<html>")}))
     async with serve(ports=ports) as served:
-        status, error, _ = await said(served, "/v1/responses", {**EACH["/v1/responses"], "stream": True})
+        status, error, headers = await said(
+            served, "/v1/responses", {**EACH["/v1/responses"], "stream": True}
+        )
 
     assert (status, error["code"]) == (502, "provider_error")
+    assert headers["x-agentic-interaction-id"] == headers["x-request-id"] != ""
+    assert int(headers["x-agentic-cost-nusd"]) > 0
     assert "cannot be streamed" in error["message"]
 
 
