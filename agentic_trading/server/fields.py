@@ -146,8 +146,11 @@ def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         # Readers disagree which of the two counts, so that a check of one could be passed by the other.
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{quoted(next(name for name in names if names.count(name) > 1))} appears twice")
+        seen = set[str]()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"{quoted(name)} appears twice")
+            seen.add(name)
     return members
 
 

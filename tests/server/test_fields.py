@@ -10,7 +10,7 @@ from openai.types.responses import response_create_params
 
 from agentic_trading.llm.verbatim import ASKED, verbatim_problems
 from agentic_trading.server.calls import TABLES
-from agentic_trading.server.fields import ClientRequest, FieldError, FieldTable, read_request
+from agentic_trading.server.fields import ClientRequest, FieldError, FieldTable, _members, read_request
 
 OF_SDK: dict[str, Any] = {
     "chat_completions": completion_create_params.CompletionCreateParamsStreaming,
@@ -120,6 +120,30 @@ def test_request_that_cannot_be_bounded_is_refused_with_its_place(
     error = refused(table, raw)
 
     assert (error.param, str(error)[: len(why)]) == (param, why)
+
+
+class _Name(str):
+    """A name that counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        _Name.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_name_that_appears_twice_among_many_is_found_in_one_pass() -> None:
+    names = [*(_Name(f"field_{n}") for n in range(3000)), _Name("field_2999")]
+    _Name.compared = 0
+
+    with pytest.raises(ValueError, match="'field_2999' appears twice"):
+        _members([(name, 1) for name in names])
+    assert _Name.compared < 100
+
+    body = ",".join(f'"{n}":1' for n in range(100_000))
+    assert str(refused(CHAT, f'{{{body},"99999":2}}')) == "the body is not JSON: '99999' appears twice"
 
 
 def test_surrogate_pairs_and_plain_parts_are_allowed() -> None:
