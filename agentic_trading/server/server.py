@@ -147,10 +147,7 @@ class ApiServer:
         except web.HTTPException as e:
             answer = self._http_error(api, e)
         except Exception as e:  # noqa: BLE001 - a client must not see the inside of the program
-            # In a thread, because a traceback reads source files.
-            await asyncio.to_thread(log.error, "request_failed", path=request.path, exc_info=e)
-            failure = HttpFailure(500, "internal_error", "api_error")
-            answer = _refused(api, failure, "the server failed. The reason is in its log")
+            answer = _refused(api, *await _own_fault(request, e))
         self._counts[_label(request), request.get(_KEY_NAME, ""), str(answer.status)] += 1
         return answer
 
@@ -243,7 +240,7 @@ class ApiServer:
         return web.Response(body=said, headers={**reply.headers, **_EVENTS})
 
     async def _reply(
-        self, asked: ClientRequest, envelope: LLMEnvelope, task: "asyncio.Task[StructuredOutcome | BusError]"
+        self, asked: ClientRequest, envelope: LLMEnvelope, task: "asyncio.Task[StructuredOutcome | Exception]"
     ) -> calls.Reply:
         # Shielded, because a client that goes away would otherwise cancel a paid call.
         outcome = await asyncio.shield(task)
@@ -252,6 +249,8 @@ class ApiServer:
             raise RequestError(errors.TOO_LARGE, why)
         if isinstance(outcome, BusError):
             raise RequestError(errors.BUS_AWAY, str(outcome))
+        if isinstance(outcome, Exception):
+            raise outcome
         return calls.call_reply(asked, envelope, outcome, self.served.zone)
 
     async def _kept_open(
@@ -259,24 +258,38 @@ class ApiServer:
         request: web.Request,
         asked: ClientRequest,
         envelope: LLMEnvelope,
-        task: "asyncio.Task[StructuredOutcome | BusError]",
+        task: "asyncio.Task[StructuredOutcome | Exception]",
     ) -> web.StreamResponse:
         """Begin a stream before there is an answer. From here on, a failure is an event in it."""
         stream = web.StreamResponse(headers={"x-agentic-trace-id": envelope.trace_id, **_EVENTS})
-        await stream.prepare(request)
         ping = b'event: ping\ndata: {"type": "ping"}\n\n' if asked.api == "messages" else b": waiting\n\n"
-        # Pings, because proxies close a connection that stays silent.
-        while not task.done():
-            await stream.write(ping)
-            await asyncio.wait([task], timeout=self.pings_every_s)
+        # A client that leaves is no failure, and its call goes on.
+        with suppress(ConnectionError):
+            await stream.prepare(request)
+            # Pings, because proxies close a connection that stays silent.
+            while not task.done():
+                await stream.write(ping)
+                await asyncio.wait([task], timeout=self.pings_every_s)
+            await stream.write(await self._said(request, asked, envelope, task))
+            await stream.write_eof()
+        return stream
+
+    async def _said(
+        self,
+        request: web.Request,
+        asked: ClientRequest,
+        envelope: LLMEnvelope,
+        task: "asyncio.Task[StructuredOutcome | Exception]",
+    ) -> bytes:
+        """Return the end of a stream that has begun. A failure is an event, because the status has been sent."""
         try:
             reply = await self._reply(asked, envelope, task)
-            said = _events(asked, reply) if reply.failure is None else calls.error_event(asked, reply.body)
+            return _events(asked, reply) if reply.failure is None else calls.error_event(asked, reply.body)
         except RequestError as e:
-            said = calls.error_event(asked, error_body(asked.api, e.failure, str(e)))
-        await stream.write(said)
-        await stream.write_eof()
-        return stream
+            failure, text = e.failure, str(e)
+        except Exception as e:  # noqa: BLE001 - a second response must not follow in the stream
+            failure, text = await _own_fault(request, e)
+        return calls.error_event(asked, error_body(asked.api, failure, text))
 
     async def _count_tokens(self, request: web.Request) -> web.Response:
         key = self._key(request)
@@ -318,12 +331,19 @@ class ApiServer:
         return web.Response(body=text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
-async def _outcome(gateway: StructuredGateway, envelope: LLMEnvelope) -> StructuredOutcome | BusError:
-    """Run a call. An error of the bus is returned, because its client may have gone."""
+async def _outcome(gateway: StructuredGateway, envelope: LLMEnvelope) -> StructuredOutcome | Exception:
+    """Run a call. An error is returned, because its client may have gone, and the end of the server would raise it."""
     try:
         return await gateway.ask_structured(envelope)
-    except BusError as e:
+    except Exception as e:  # noqa: BLE001 - the reply raises it
         return e
+
+
+async def _own_fault(request: web.Request, e: Exception) -> tuple[HttpFailure, str]:
+    """Log an error of the program, and return what its client is told."""
+    # In a thread, because a traceback reads source files.
+    await asyncio.to_thread(log.error, "request_failed", path=request.path, exc_info=e)
+    return HttpFailure(500, "internal_error", "api_error"), "the server failed. The reason is in its log"
 
 
 def _events(asked: ClientRequest, reply: calls.Reply) -> bytes:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
@@ -255,6 +256,64 @@ async def test_answer_that_cannot_be_streamed_is_a_plain_error(serve: Serving) -
     assert headers["x-agentic-interaction-id"] == headers["x-request-id"] != ""
     assert int(headers["x-agentic-cost-nusd"]) > 0
     assert "cannot be streamed" in error["message"]
+
+
+class _Broken:
+    """A gateway whose calls fail with an error of the program once they may."""
+
+    def __init__(self) -> None:
+        self.may_fail = asyncio.Event()
+
+    async def ask_structured(self, envelope: Any, *, check: Any = None) -> StructuredOutcome:
+        await self.may_fail.wait()
+        raise RuntimeError("secret of the program")
+
+
+@pytest.mark.parametrize("path", EACH)
+async def test_own_fault_is_the_last_event_of_a_stream_that_has_begun(serve: Serving, path: str) -> None:
+    broken: Any = _Broken()
+    async with serve(timing={"begins_after_s": 0.0, "pings_every_s": 0.01}) as served:
+        served.server.served.clients = {"": broken}  # type: ignore[attr-defined]
+        async with served.request("POST", path, json={**EACH[path], "stream": True}) as answer:
+            broken.may_fail.set()
+            text = await answer.text()
+        whole = await said(served, path, EACH[path])
+        # The errors had a client each, so that the end of the server must not raise them.
+        await served.server.aclose()
+
+    last = text.rstrip().split("\n")[-1]
+    assert (answer.status, whole[0]) == (200, 500)
+    assert "the server failed" in json.loads(last.removeprefix("data: "))["error"]["message"]
+    assert "secret" not in text
+    assert "HTTP/1.1" not in text
+
+
+class _Counts(Counter[tuple[str, str, str]]):
+    """The counts of requests, and an event of their first change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed = asyncio.Event()
+
+    def __setitem__(self, name: tuple[str, str, str], count: int) -> None:
+        super().__setitem__(name, count)
+        self.changed.set()
+
+
+async def test_client_that_leaves_a_stream_is_no_failure(serve: Serving) -> None:
+    broken: Any = _Broken()
+    counts = _Counts()
+    timing = {"begins_after_s": 0.0, "pings_every_s": 0.01, "_counts": counts}
+    async with serve(timing=timing) as served:
+        served.server.served.clients = {"": broken}  # type: ignore[attr-defined]
+        async with served.request("POST", "/v1/responses", json={**EACH["/v1/responses"], "stream": True}):
+            pass
+        async with asyncio.timeout(30):
+            await counts.changed.wait()
+        broken.may_fail.set()
+        await served.server.aclose()
+
+    assert dict(counts) == {("responses", "desk", "200"): 1}
 
 
 async def test_used_up_budget_is_402_with_one_request_and_no_overspend(serve: Serving) -> None:
