@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from agentic_trading.client.outcome import StructuredOutcome
+from agentic_trading.client.outcome import Attempt, StructuredOutcome
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider, ResponseFormat
 from agentic_trading.llm.errors import EnvelopeValidationError, FailureKind, FailureReason
@@ -216,7 +216,7 @@ def call_reply(
     request: ClientRequest, envelope: LLMEnvelope, outcome: StructuredOutcome, zone: ZoneInfo
 ) -> Reply:
     """Return the reply of a call: the body of the answer as it came, or the error."""
-    last = outcome.attempts[-1] if outcome.attempts else None
+    last = _told(outcome)
     headers = _headers(request, envelope, outcome)
     if last is None or last.trace is None:
         reason = (last and last.failure) or outcome.error or _no_reason()
@@ -224,8 +224,19 @@ def call_reply(
         body = errors.error_body(request.api, failure, errors.failure_message(reason, zone))
         is_unsent = failure == errors.SHUTTING_DOWN and not any(one.sent for one in outcome.attempts)
         return Reply(body, headers, failure, may_be_repeated=is_unsent)
-    verdict = _VERDICTS.get(last.trace.verdict, "rejected")
+    # An answer that was asked again was rejected, whatever ended the call.
+    is_last = last is outcome.attempts[-1]
+    verdict = _VERDICTS.get(last.trace.verdict, "rejected") if is_last else "rejected"
     return Reply(last.text.encode(), {**headers, "x-agentic-verdict": verdict})
+
+
+def _told(outcome: StructuredOutcome) -> Attempt | None:
+    """Return the attempt that the client is told of: the newest one with an answer, otherwise the last one."""
+    if not outcome.attempts or outcome.attempts[-1].trace is not None:
+        return outcome.attempts[-1] if outcome.attempts else None
+    # A rejected answer is paid, and goes to the client if asking again has failed.
+    answered = (one for one in reversed(outcome.attempts) if one.trace is not None and one.text)
+    return next(answered, outcome.attempts[-1])
 
 
 def _no_reason() -> FailureReason:
@@ -239,8 +250,7 @@ def _headers(request: ClientRequest, envelope: LLMEnvelope, outcome: StructuredO
         "x-agentic-cost-nusd": str(outcome.usage.cost_nusd),
         "x-agentic-attempts": str(len(outcome.attempts)),
     }
-    if outcome.attempts:
-        last = outcome.attempts[-1]
+    if (last := _told(outcome)) is not None:
         is_recorded = last.first_cost_nusd is not None
         headers |= {
             "x-agentic-interaction-id": last.interaction_id,
