@@ -16,7 +16,7 @@ from unicodedata import is_normalized, normalize
 
 from pydantic import BaseModel, Field, PlainSerializer, PlainValidator, PositiveInt
 
-from agentic_trading.canonical import sha256_hex
+from agentic_trading.canonical import members_of, sha256_hex
 from agentic_trading.governance.errors import UnknownPriceError
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
@@ -24,6 +24,7 @@ from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.models import Capability, DatedTable, TableError, read_table
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import Usage
+from agentic_trading.llm.verbatim import unescaped
 
 PACKAGED_PRICES = Path(str(files("agentic_trading.llm") / "prices.json"))
 
@@ -478,6 +479,9 @@ def bound(
 
 
 _TOOL_FRAME_BYTES = 128
+_TOOL_FIELDS = frozenset({"tools", "functions"})
+_TWICE = _TOOL_FIELDS | {"response_format", "text", "output_config", "output_format"}
+"""The fields of a client's own request that have tools or a schema."""
 
 
 def input_bound(request: ModelRequest, capability: Capability) -> int:
@@ -485,12 +489,32 @@ def input_bound(request: ModelRequest, capability: Capability) -> int:
     # An enforced schema counts twice, because it is sent as a response format or tool, and described in the
     # prompt. The same is true for tools, which also get a frame. The model's overhead covers the frame and
     # the name of the answer's tool.
-    size = _most_bytes(request.system) + _most_bytes(request.user)
+    if request.transport == "verbatim":
+        size = _most_bytes(request.system) + _verbatim_bytes(request.user)
+    else:
+        size = _most_bytes(request.system) + _most_bytes(request.user)
     if request.response_schema is not None:
         size += 2 * len(json_of(request.response_schema))
     for tool in request.tools:
         size += 2 * len(json_of(tool.model_dump())) + _TOOL_FRAME_BYTES
     return -(-size // capability.min_bytes_per_token) + capability.overhead_tokens
+
+
+def _verbatim_bytes(body: str) -> int:
+    """Return the bytes of a client's own request, by the rules of our own requests."""
+    # The model reads the characters, however the client wrote them: an escape has 6 bytes, but what it
+    # stands for may have 33. Texts inside of it may be shown as they are written, so that the larger counts.
+    return max(_bytes_with_frames(written) for written in {body, unescaped(body)})
+
+
+def _bytes_with_frames(body: str) -> int:
+    size = _most_bytes(body)
+    for name, value in members_of(body):
+        if name in _TWICE:
+            size += _most_bytes(value)
+        if name in _TOOL_FIELDS and value.startswith("["):
+            size += _TOOL_FRAME_BYTES * sum(1 for _ in members_of(value))
+    return size
 
 
 def _most_bytes(text: str) -> int:

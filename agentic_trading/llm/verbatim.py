@@ -1,6 +1,7 @@
 """Requests of format `verbatim`: a client's own request to an API of a vendor, passed on unchanged."""
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self, get_args
@@ -92,6 +93,19 @@ def members_text(text: str, names: Collection[str]) -> str:
     """Return the members of a JSON object that have these names, as they are written and in their order."""
     members = (f"{json.dumps(name)}:{value}" for name, value in members_of(text) if name in names)
     return f"{{{','.join(members)}}}"
+
+
+_ESCAPED: Final = re.compile(r"\\[^u]|((?:\\u(?!00[0-7])[0-9a-fA-F]{4})+)")
+
+
+def unescaped(text: str) -> str:
+    """Return a JSON text with the characters that its `\\u` escapes stand for, without those of ASCII.
+
+    The text stays JSON and means the same. Quotes and control characters are ASCII.
+    """
+    if "\\u" not in text:
+        return text
+    return _ESCAPED.sub(lambda found: json.loads(f'"{found[1]}"') if found[1] else found[0], text)
 
 
 def verbatim_problems(context: Mapping[str, Any]) -> Iterator[str]:

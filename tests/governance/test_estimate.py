@@ -1,5 +1,6 @@
 """The estimate is a bound: no usage that a model could report within the caps costs more."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
@@ -220,6 +221,60 @@ def test_input_bound_covers_any_text(text: str) -> None:
 
     assert most >= len(text.encode("utf-8", "surrogatepass"))
     assert most >= len(normalize("NFKC", text).encode("utf-8", "surrogatepass"))
+
+
+def passed_on(fields: dict[str, Any], **spelled: Any) -> int:
+    """Return the bytes that count for a client's own request, as `json.dumps` spells it."""
+    model = of("claude-haiku-5-5")
+    asked = request("", json.dumps(fields, **spelled), transport="verbatim")
+    return input_bound(asked, model) - model.overhead_tokens
+
+
+def test_input_bound_covers_what_escapes_stand_for() -> None:
+    fields = {"messages": [{"role": "user", "content": "\ufdfa" * 1000}]}
+
+    assert passed_on(fields) == passed_on(fields, ensure_ascii=False) > 33_000
+
+
+def test_written_escape_of_a_backslash_is_no_escape() -> None:
+    body = json.dumps({"messages": "\\ufdfa"})
+
+    assert passed_on({"messages": "\\ufdfa"}) == len(body)
+
+
+def test_escaped_pair_is_one_character() -> None:
+    # U+1D160 has 4 bytes, and 12 when it is normalized.
+    fields = {"messages": "\U0001d160" * 10}
+
+    assert passed_on(fields) == len(json.dumps({"messages": ""})) + 120
+
+
+JSON_TEXTS = st.text(st.characters() | st.characters(categories=["Cs"]) | st.sampled_from('\\"u\ufdfa\x07e\u0301'))
+TREES = st.recursive(JSON_TEXTS | st.integers(), lambda tree: st.lists(tree) | st.dictionaries(JSON_TEXTS, tree))
+BODIES = st.dictionaries(st.sampled_from(["messages", "tools", "text", "functions"]) | JSON_TEXTS, TREES)
+
+
+@given(BODIES)
+def test_escaped_body_is_bounded_like_the_unescaped_one(fields: dict[str, Any]) -> None:
+    assert passed_on(fields) >= passed_on(fields, ensure_ascii=False)
+    assert passed_on(fields) >= passed_on(json.loads(json.dumps(fields)), ensure_ascii=False)
+
+
+def test_tools_of_a_client_count_twice_with_their_frames() -> None:
+    tools = [{"name": f"t{number}", "description": "d" * 20, "input_schema": {}} for number in range(100)]
+    fields: dict[str, Any] = {"messages": []}
+    most = len(json.dumps(fields | {"tools": tools})) + len(json.dumps(tools)) + 100 * 128
+
+    assert passed_on(fields | {"tools": tools}) == most
+    assert passed_on(fields | {"tools": None}) == len(json.dumps(fields | {"tools": None})) + 4
+
+
+@pytest.mark.parametrize("name", ["response_format", "text", "output_config", "output_format", "functions"])
+def test_schema_of_a_client_counts_twice(name: str) -> None:
+    schema = {"schema": {"description": "\ufdfa" * 100}}
+    shown = json.dumps(schema, ensure_ascii=False)
+
+    assert passed_on({name: schema}) - passed_on({name: ""}) >= 2 * len(normalize("NFKC", shown).encode()) - 8
 
 
 def test_longer_tokens_lower_the_input_bound() -> None:
