@@ -251,9 +251,14 @@ def _judged(response: ModelResponse, request: ModelRequest) -> str | None:
     """Return the part of a passed-on answer that the schema of its envelope applies to."""
     if request.verbatim is None or not request.envelope.expected_output_schema:
         return None
-    asked = VerbatimRequest.of(request.envelope.context)
-    form = verbatim.wanted_form(asked.api, asked.fields)
-    return None if form is None else verbatim.judged_text(asked, response.text, form)
+    try:
+        asked = VerbatimRequest.of(request.envelope.context)
+        form = verbatim.wanted_form(asked.api, asked.fields)
+        return None if form is None else verbatim.judged_text(asked, response.text, form)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
+        # The answer is paid for. It is passed on unjudged, because an error here would lose it.
+        log.warning("form_unreadable", model=request.envelope.model, why=f"{e!r:.200}")
+        return None
 
 
 def schema_problem(

@@ -67,11 +67,19 @@ def _forced_tool(api: Api, fields: Mapping[str, Any]) -> tuple[str, Any] | None:
         return None
     named = choice.get("function") if api == "chat_completions" else choice
     name = named.get("name") if isinstance(named, Mapping) else None
-    for tool in fields.get("tools") or ():
-        function = tool.get("function", {}) if api == "chat_completions" else tool
-        if name and function.get("name") == name:
-            return str(name), function.get("input_schema" if api == "messages" else "parameters")
+    tools = fields.get("tools")
+    if not isinstance(name, str) or not name or not isinstance(tools, list):
+        return None
+    # The vendor refuses a malformed tool, or takes it. Neither is ours to judge.
+    for tool in filter(_is_object, tools):
+        function = tool.get("function") if api == "chat_completions" else tool
+        if isinstance(function, Mapping) and function.get("name") == name:
+            return name, function.get("input_schema" if api == "messages" else "parameters")
     return None
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, Mapping)
 
 
 def judged_text(asked: VerbatimRequest, body: str, form: WantedForm) -> str | None:

@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 
+from agentic_trading.llm import ResponseFormat
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.result import Usage
 from agentic_trading.llm.verbatim import Api, VerbatimRequest
+from agentic_trading.structured.engine import read_answer
+from agentic_trading.structured.outcome import Accepted
 from agentic_trading.structured.verbatim import WantedForm, corrected_body, judged_text, wanted_form
+from tests.build import envelope
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 FORM = WantedForm(SCHEMA)
@@ -40,6 +46,57 @@ def test_form_is_that_of_the_forced_tool_or_of_the_schema(
     api: Api, fields: dict[str, Any], form: Any
 ) -> None:
     assert wanted_form(api, fields) == form
+
+
+CHOICES: dict[Api, Any] = {
+    "chat_completions": {"type": "function", "function": {"name": "order"}},
+    "responses": {"type": "function", "name": "order"},
+    "messages": {"type": "tool", "name": "order"},
+}
+MALFORMED: list[Any] = [None, "x", 1, [], {}, {"function": None}, {"function": "x"}, {"function": [1]}, {"function": {"name": None}},
+             {"name": None}, {"name": ["order"]}]  # fmt: skip
+
+
+@pytest.mark.parametrize("api", CHOICES)
+@pytest.mark.parametrize(
+    "tools", [*([tool] for tool in MALFORMED), None, 1, True, "order", {"name": "order"}]
+)
+def test_malformed_tools_demand_no_form(api: Api, tools: Any) -> None:
+    assert wanted_form(api, {"tool_choice": CHOICES[api], "tools": tools}) is None
+
+
+@pytest.mark.parametrize("api", CHOICES)
+@pytest.mark.parametrize("name", [None, "", 1, ["order"], {"a": 1}])
+def test_malformed_choice_of_a_tool_demands_no_form(api: Api, name: Any) -> None:
+    tool = {"name": name, "parameters": SCHEMA, "input_schema": SCHEMA}
+    named = {"name": name}
+    fields = {"tool_choice": {**named, "function": named}, "tools": [{**tool, "function": tool}]}
+
+    assert wanted_form(api, fields) is None
+
+
+@pytest.mark.parametrize("api", CHOICES)
+def test_malformed_tool_does_not_hide_the_forced_one(api: Api) -> None:
+    tool = {"name": "order", "parameters": SCHEMA, "input_schema": SCHEMA}
+    tools = [*MALFORMED, {**tool, "function": tool}]
+
+    assert wanted_form(api, {"tool_choice": CHOICES[api], "tools": tools}) == FORCED
+
+
+def test_answer_is_kept_if_its_form_cannot_be_read() -> None:
+    asked = envelope(
+        context={"api": "chat_completions", "body": "[1"},
+        response_format=ResponseFormat.VERBATIM,
+        expected_output_schema=SCHEMA,
+    )
+    request = ModelRequest(asked, 1, 1, "", "[1", "verbatim", 100)
+
+    outcome = read_answer(
+        ModelResponse(text="{}", stop_reason="stop", usage=Usage(), model="m"), request, parser="t"
+    )
+
+    assert isinstance(outcome, Accepted)
+    assert outcome.text == "{}"
 
 
 def chat(reason: str = "stop", **message: Any) -> dict[str, Any]:
