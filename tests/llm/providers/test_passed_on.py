@@ -1,6 +1,7 @@
 """Clients' own requests over the adapters: what is sent, what comes back, and what it costs."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.providers.openai import provider as openai
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
-from agentic_trading.llm.verbatim import Api
+from agentic_trading.llm.verbatim import ASKED, Api
 from tests.llm.test_verbatim import of_client
 from tests.stubs.running import page_of, serving
 
@@ -140,6 +141,19 @@ async def test_tokens_are_counted_for_the_fields_that_the_count_takes(asked: Ask
     assert (sent["path"], sorted(sent["body"])) == ("/v1/messages/count_tokens", ["messages", "model"])
     assert sent["headers"]["anthropic-version"] == "2026-10-21"
     assert await asked.openai.count_tokens(request("responses")) is None
+
+
+async def test_all_fields_but_the_free_ones_are_counted(asked: Asked) -> None:
+    free = {"stop_sequences", "temperature", "top_k", "top_p", "cache_control"}
+    fields: dict[str, Any] = dict.fromkeys(sorted(ASKED["messages"])) | {
+        "messages": [{"role": "user", "content": "Judge NVDA."}]
+    }
+
+    await asked.anthropic.count_tokens(request("messages", body=json.dumps(fields)))
+    sent = await asked.last()
+
+    assert "output_format" in sent["body"]
+    assert sent["body"].keys() == ASKED["messages"] - free | {"model"}
 
 
 @pytest.mark.parametrize("api", BODIES)

@@ -23,7 +23,7 @@ from agentic_trading.llm.providers.errors import (
     unusable_answer,
 )
 from agentic_trading.llm.result import Usage
-from agentic_trading.llm.verbatim import VerbatimRequest
+from agentic_trading.llm.verbatim import ASKED, VerbatimRequest
 
 _TYPES: Final = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
 _FORMATS: Final = frozenset({
@@ -194,7 +194,11 @@ def sendable(arguments: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False) from e
 
 
-_COUNTED = frozenset({"messages", "system", "tools", "tool_choice", "thinking", "output_config"})
+_FREE = frozenset({"stop_sequences", "temperature", "top_k", "top_p", "cache_control"})
+"""The fields that add no input tokens. The endpoint for counts refuses some of them."""
+
+# Without the known free ones, so that a new field is counted. A count that left it out would be too low.
+_COUNTED = ASKED["messages"] - _FREE
 
 
 def verbatim_message(request: ModelRequest, asked: VerbatimRequest) -> tuple[bytes, dict[str, str]]:
