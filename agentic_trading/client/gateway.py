@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain
+from itertools import chain, count
 from types import MappingProxyType
 from typing import Any, Final, Protocol, Self
 
@@ -236,7 +236,7 @@ ON_ITS_WAY_S: Final = 30.0
 """How many seconds a client waits past the deadline, for the reply that the call expired."""
 
 _REMEMBERED = 10_000
-"""Maximum number of remembered envelopes. One with a changed occurrence counts twice."""
+"""Maximum number of remembered envelopes, and of counted requests. An envelope with a changed occurrence counts twice."""
 
 
 class Gateway(Protocol):
@@ -358,7 +358,9 @@ class GatewayClient(TypedAnswers):
         self._reply_timeout_s = reply_timeout_s
         self._call_checks = {} if call_checks is None else call_checks
         self._pending = PendingCalls(signer)
-        self._counts: dict[tuple[str, str, str], tuple[datetime | None, Counter[str]]] = {}
+        self._moments: OrderedDict[tuple[str, str, str], tuple[datetime | None, int]] = OrderedDict()
+        self._moment_ids = count()
+        self._counts: OrderedDict[tuple[int, str], int] = OrderedDict()  # by moment and request hash
         self._occurrences: OrderedDict[str, int] = OrderedDict()  # by envelope hash
         self._exit = AsyncExitStack()
 
@@ -552,21 +554,30 @@ class GatewayClient(TypedAnswers):
         if occurrence != envelope.occurrence:
             published = envelope.asked_again(occurrence)
         for known in (envelope, published):
-            self._occurrences[known.envelope_hash] = occurrence
-            self._occurrences.move_to_end(known.envelope_hash)
-        while len(self._occurrences) > _REMEMBERED:
-            self._occurrences.popitem(last=False)
+            _remember(self._occurrences, known.envelope_hash, occurrence)
         return published
 
     def _next_occurrence(self, envelope: LLMEnvelope) -> int:
         key = (envelope.tenant_id, envelope.agent_id, envelope.step)
-        as_of, counts = self._counts.get(key, (envelope.as_of, Counter[str]()))
-        if as_of != envelope.as_of:
-            counts = Counter[str]()
-        occurrence = envelope.occurrence + counts[envelope.request_hash]
-        counts[envelope.request_hash] += 1
-        self._counts[key] = (envelope.as_of, counts)
-        return occurrence
+        as_of, moment = self._moments.get(key, (None, -1))
+        if moment < 0 or as_of != envelope.as_of:
+            moment = next(self._moment_ids)
+        _remember(self._moments, key, (envelope.as_of, moment))
+        # A request that was forgotten starts again at its own number. The call is still made and kept under
+        # its own id, but a replay cannot distinguish it from the first one. This takes at
+        # least `_REMEMBERED` other requests in between, which a long run without `as_of` has.
+        counted = (moment, envelope.request_hash)
+        asked = self._counts.get(counted, 0)
+        _remember(self._counts, counted, asked + 1)
+        return envelope.occurrence + asked
+
+
+def _remember(known: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    """Set a value as the newest, and forget the oldest ones above the maximum."""
+    known[key] = value
+    known.move_to_end(key)
+    while len(known) > _REMEMBERED:
+        known.popitem(last=False)
 
 
 def _report_slow(envelope_id: str) -> None:

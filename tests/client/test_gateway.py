@@ -112,6 +112,25 @@ async def test_occurrences_restart_at_each_as_of() -> None:
     assert [request.envelope.occurrence for request in provider.requests] == [0, 1, 0, 0, 1, 0]
 
 
+async def test_counted_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentic_trading.client.gateway._REMEMBERED", 3)
+
+    async with GatewayClient(MemoryBroker()) as client:
+
+        async def occurrence_of(context: int, step: str = "1") -> int:
+            built = asking().with_subject("", step=step).with_context({"number": context}).build()
+            return (await client.submit(built)).occurrence
+
+        assert [await occurrence_of(number) for number in (0, 1, 2, 0)] == [0, 0, 0, 1]
+        # 0 was asked last, so that 1 is the oldest, and is forgotten for 3.
+        assert [await occurrence_of(number) for number in (3, 0, 1)] == [0, 2, 0]
+        for number in range(10):
+            await occurrence_of(number, step=str(number))
+
+        kept = [getattr(client, name) for name in ("_counts", "_moments", "_occurrences")]
+        assert [len(each) for each in kept] == [3, 3, 3]
+
+
 async def test_untaken_call_is_no_decision() -> None:
     async with GatewayClient(MemoryBroker(), reply_timeout_s=0.01) as client:
         answer = await client.ask(asking().build())
