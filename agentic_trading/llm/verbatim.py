@@ -99,7 +99,7 @@ _ESCAPED: Final = re.compile(r"\\[^u]|((?:\\u(?!00[0-7])[0-9a-fA-F]{4})+)")
 
 
 def unescaped(text: str) -> str:
-    """Return a JSON text with the characters that its `\\u` escapes stand for, without those of ASCII.
+    r"""Return a JSON text with the characters that its `\u` escapes stand for, without those of ASCII.
 
     The text stays JSON and means the same. Quotes and control characters are ASCII.
     """

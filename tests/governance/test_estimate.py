@@ -249,8 +249,12 @@ def test_escaped_pair_is_one_character() -> None:
     assert passed_on(fields) == len(json.dumps({"messages": ""})) + 120
 
 
-JSON_TEXTS = st.text(st.characters() | st.characters(categories=["Cs"]) | st.sampled_from('\\"u\ufdfa\x07e\u0301'))
-TREES = st.recursive(JSON_TEXTS | st.integers(), lambda tree: st.lists(tree) | st.dictionaries(JSON_TEXTS, tree))
+JSON_TEXTS = st.text(
+    st.characters() | st.characters(categories=["Cs"]) | st.sampled_from('\\"u\ufdfa\x07e\u0301')
+)
+TREES = st.recursive(
+    JSON_TEXTS | st.integers(), lambda tree: st.lists(tree) | st.dictionaries(JSON_TEXTS, tree)
+)
 BODIES = st.dictionaries(st.sampled_from(["messages", "tools", "text", "functions"]) | JSON_TEXTS, TREES)
 
 
