@@ -1,7 +1,6 @@
 """Providers without a network: rules, scripts, and recorded answers."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Self, assert_never
 
@@ -220,14 +219,6 @@ class RecordedKey(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """A recorded attempt: its envelope id, and its result as in the log."""
-
-    envelope_id: str
-    result: bytes
-
-
 _MISSES_KEPT = 10_000  # a limit, because every call of a changed program may be a miss
 _PLACES_NAMED = 5
 
@@ -239,8 +230,8 @@ class RecordedAnswers:
 
     A recorded answer is returned unchanged and is read again. A recorded failure (timeout, refusal, budget,
     …) is raised again. A call without a record is a miss, even if another agent, step or tenant made the same
-    request. If a key was recorded more than once, the attempt at the same envelope is served, otherwise the
-    first one.
+    request. If a key was recorded more than once, the attempt at the same envelope is served. Otherwise each
+    record is served to one envelope, in the order of the log, and the next envelope is a miss.
 
     Only the bytes of the results are kept in memory, because requests are ten times as large.
     """
@@ -248,8 +239,10 @@ class RecordedAnswers:
     speaks: frozenset[Api] = frozenset(APIS)
 
     def __init__(self, interactions: Iterable[LLMInteraction] = ()) -> None:
-        self._known: dict[str, dict[RecordedKey, list[_Recorded]]] = {}  # by request hash
-        self._served: set[RecordedKey] = set()
+        # By request hash and key: the result of each recorded envelope, in the order of the log.
+        self._known: dict[str, dict[RecordedKey, dict[str, bytes]]] = {}
+        # By key: the recorded envelope that was served to each envelope.
+        self._served: dict[RecordedKey, dict[str, str]] = {}
         self._missed: set[RecordedKey] = set()
         for interaction in interactions:
             self.add(interaction)
@@ -259,21 +252,32 @@ class RecordedAnswers:
         envelope, result = interaction.envelope, interaction.result
         key = RecordedKey.of(envelope, result.attempt_number)
         same_request = self._known.setdefault(key.request_hash, {})
-        same_request.setdefault(key, []).append(_Recorded(envelope.envelope_id, result.wire))
+        same_request.setdefault(key, {}).setdefault(envelope.envelope_id, result.wire)
 
     async def find(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
         """Return the recorded result of an attempt, or None."""
         key = RecordedKey.of(envelope, attempt)
-        found = self._known.get(key.request_hash, {}).get(key)
-        if found is None:
+        found = self._known.get(key.request_hash, {}).get(key, {})
+        served = self._served.setdefault(key, {}) if found else {}
+        source = self._source(envelope.envelope_id, found, served)
+        if source is None:
             if len(self._missed) < _MISSES_KEPT:
                 self._missed.add(key)
             return None
-        self._served.add(key)
-        # The same envelope first, because two clients that count apart may have recorded one key twice
-        # (decision 53).
-        same = [one for one in found if one.envelope_id == envelope.envelope_id]
-        return LLMResult.from_wire((same or found)[0].result)
+        served[envelope.envelope_id] = source
+        return LLMResult.from_wire(found[source])
+
+    def _source(self, asking: str, found: Mapping[str, bytes], served: Mapping[str, str]) -> str | None:
+        """Return the id of the recorded envelope whose result is served to the envelope `asking`, or None."""
+        # The same envelope first, because clients that count apart may have recorded one key twice (decision 53).
+        if asking in found:
+            return asking
+        # An envelope may be delivered again, and then gets the same answer.
+        if asking in served:
+            return served[asking]
+        # A client counts from 0 again after a restart. The first record would answer for all later days.
+        taken = set(served.values())
+        return next((recorded for recorded in found if recorded not in taken), None)
 
     @property
     def misses(self) -> list[RecordedKey]:
@@ -282,9 +286,13 @@ class RecordedAnswers:
 
     @property
     def unused(self) -> list[RecordedKey]:
-        """The keys that were recorded but not requested, sorted."""
-        known = {key for same_request in self._known.values() for key in same_request}
-        return sorted(known - self._served)
+        """The keys that were recorded but not requested, sorted. A key is repeated for each unused record."""
+        return sorted(
+            key
+            for same_request in self._known.values()
+            for key, found in same_request.items()
+            for _ in found.keys() - self._served.get(key, {}).values()
+        )
 
     def _miss(self, key: RecordedKey) -> str:
         """Return the message of a miss, with the tenant's calls for which the request is recorded."""
@@ -294,6 +302,8 @@ class RecordedAnswers:
             if one.tenant == key.tenant
         }
         message = f"no recorded answer to {key}"
+        if key in self._served:
+            return f"{message}; its records are all served to other calls: ask once for each record, or record this call"
         if not places:
             return f"{message}; the request is not recorded for this tenant: replay the recorded request, or record this one"
         named = "; ".join(sorted(places)[:_PLACES_NAMED])

@@ -164,6 +164,24 @@ async def test_matching_envelope_recording_is_preferred() -> None:
     assert [(await answers.complete(to)).text for to in (ASKED, request())] == ["same", "first"]
 
 
+async def test_records_of_one_key_are_served_once_each_in_order() -> None:
+    days = [recorded(request(), raw_output=day) for day in ("monday", "tuesday", "wednesday")]
+    answers, asked = RecordedAnswers(days), [request() for _ in range(4)]
+    key = RecordedKey.of(ASKED.envelope, 1)
+
+    first = (await answers.complete(asked[0])).text
+    unused = answers.unused
+    # A second delivery of an envelope gets the answer of the first one.
+    found = [(await answers.complete(asked[number])).text for number in (0, 1, 0, 2)]
+    with pytest.raises(ProviderError, match="its records are all served to other calls") as missed:
+        await answers.complete(asked[3])
+
+    assert (first, unused) == ("monday", [key, key])
+    assert found == ["monday", "tuesday", "monday", "wednesday"]
+    assert missed.value.kind == FailureKind.REPLAY_MISS
+    assert (answers.misses, answers.unused) == ([key], [])
+
+
 async def test_miss_list_is_bounded() -> None:
     answers = RecordedAnswers([])
 
