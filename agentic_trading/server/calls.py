@@ -87,8 +87,12 @@ def request_envelope(
     builder.with_provider(LLMProvider(named[0]), named[1]).with_budget(**_limits(request, key))
     builder.with_retry_policy(RetryPolicy(attempt_timeout_s=key.attempt_timeout_s))
     builder.with_agent(key.agent, AGENT_TYPE).with_tenant(key.tenant)
-    # A named trace is also the step, so that a replay of two runs at once does not exchange their answers.
-    builder.with_trace(trace_id).with_subject("", step=trace_id)
+    # A name of the client's own is also the step, so that a replay of two runs at once does not exchange their
+    # answers. A `traceparent` is random in each run, so with it as the step no replay would find an answer.
+    own_name = trace or _first_trace(
+        headers.get("x-agentic-trace-id"), *_later_names(headers, request.metadata)
+    )
+    builder.with_trace(trace_id).with_subject("", step=own_name)
     if (patience := useful_s(headers)) is not None:
         builder.with_deadline(now + timedelta(seconds=patience))
     try:
@@ -148,13 +152,17 @@ def trace_in(headers: Mapping[str, str], metadata: Mapping[str, Any]) -> str:
     `openai-project`.
     """
     parent = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
-    named = (
-        headers.get("x-agentic-trace-id"),
-        parent and parent[1],
-        metadata.get("agentic_trace_id"),
-        headers.get("openai-project"),
-    )
-    return next((name for name in named if isinstance(name, str) and is_trace(name)), "")
+    first = (headers.get("x-agentic-trace-id"), parent and parent[1])
+    return _first_trace(*first, *_later_names(headers, metadata))
+
+
+def _later_names(headers: Mapping[str, str], metadata: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the names that count after a `traceparent`."""
+    return metadata.get("agentic_trace_id"), headers.get("openai-project")
+
+
+def _first_trace(*names: Any) -> str:
+    return next((name for name in names if isinstance(name, str) and is_trace(name)), "")
 
 
 def is_trace(name: str) -> bool:

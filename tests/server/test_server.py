@@ -395,6 +395,25 @@ async def test_trace_is_named_by_address_header_or_metadata(serve: Serving) -> N
     assert len(set(unnamed)) == 2
 
 
+async def test_step_is_a_name_of_the_client_and_no_traceparent(serve: Serving) -> None:
+    body, path = EACH["/v1/responses"], "/v1/responses"
+    parent = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    async with serve() as served:
+        for address, headers, fields in [
+            (path, parent, {}),
+            (path, {**parent, "openai-project": "by-project"}, {}),
+            (path, parent, {"metadata": {"agentic_trace_id": "by-metadata"}}),
+            (path, {**parent, "x-agentic-trace-id": "by-header"}, {}),
+            (f"/t/by-address{path}", parent, {}),
+        ]:
+            await said(served, address, {**body, **fields}, headers=headers)
+        kept = [each.record async for each in served.store.scan()]
+    envelopes = [one.envelope for one in kept if isinstance(one, LLMInteraction)]
+
+    # A traceparent is random in each run: as the step, it would make each call of a replay a miss.
+    assert [one.step for one in envelopes] == ["", "by-project", "by-metadata", "by-header", "by-address"]
+
+
 async def test_deadline_is_the_patience_of_the_client_with_its_own_tries(serve: Serving) -> None:
     body = EACH["/v1/responses"]
     async with serve() as served:
