@@ -258,12 +258,13 @@ class ApiKeys:
     @asynccontextmanager
     async def followed(self) -> AsyncGenerator[None]:
         """Reload the file when it changes, while the block runs."""
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(self._follow(), name="api-keys")
-            try:
-                yield
-            finally:
-                task.cancel()
+        # A TaskGroup would raise an error of the block, such as a port in use, as an ExceptionGroup.
+        task = asyncio.Task(self._follow(), name="api-keys")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _follow(self) -> None:
         while True:
@@ -271,15 +272,20 @@ class ApiKeys:
             try:
                 found = await asyncio.to_thread(self._changed)
             except ConfigError as e:
-                # The last keys stay valid, because a broken file would otherwise stop all agents.
-                if str(e) != self.problem:
-                    log.warning("api_keys_not_renewed", reason=str(e))
-                self.problem = str(e)
-                continue
-            self.problem = None
-            if found is not None:
-                self._renew(found)
-                log.info("api_keys_renewed", names=sorted(found))
+                self._report(str(e))
+            except Exception as e:  # noqa: BLE001 - any other error must not end the server
+                self._report(f"{type(e).__name__}: {e}")
+            else:
+                self.problem = None
+                if found is not None:
+                    self._renew(found)
+                    log.info("api_keys_renewed", names=sorted(found))
+
+    def _report(self, problem: str) -> None:
+        # The last keys stay valid, because a broken file would otherwise stop all agents.
+        if problem != self.problem:
+            log.warning("api_keys_not_renewed", reason=problem)
+        self.problem = problem
 
     def _changed(self) -> Mapping[str, ApiKey] | None:
         """Return the keys if the file has changed since it was read. Blocks."""

@@ -574,6 +574,35 @@ async def test_restored_file_ends_the_problem(file: ApiKeyFile, tmp_path: Path) 
     assert (keys.problem, names_found(keys, secret)) == (None, ["ta"])
 
 
+async def test_error_of_the_block_is_raised_as_it_is(file: ApiKeyFile) -> None:
+    await on_thread(created, file)
+    keys = await on_thread(ApiKeys, file.path, Steps())
+
+    with pytest.raises(LookupError, match="own mistake"):
+        async with keys.followed():
+            raise LookupError("own mistake")
+
+
+async def test_unexpected_error_is_a_problem_and_following_continues(
+    file: ApiKeyFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, clock = await on_thread(created, file), Steps()
+    keys = await on_thread(ApiKeys, file.path, clock)
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("no more threads")
+
+    async with asyncio.timeout(10), keys.followed():
+        with monkeypatch.context() as patched:
+            patched.setattr(server, "_stamp_of", broken)
+            await clock.step()
+            during = keys.problem
+        await clock.step()
+
+    assert during == "RuntimeError: no more threads"
+    assert (keys.problem, names_found(keys, secret)) == (None, ["ta"])
+
+
 async def test_policy_is_checked_after_changes(file: ApiKeyFile, tmp_path: Path) -> None:
     first, clock = await on_thread(created, file, "ta", principal="desk-a"), Steps()
     keys = await on_thread(ApiKeys, file.path, clock)

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -102,3 +103,13 @@ def test_missing_file_of_keys_and_missing_providers_are_named(place: Path, comma
     assert (without_keys.code, without_provider.code) == (ExitCode.BAD_INPUT, ExitCode.BAD_INPUT)
     assert "api-keys.toml" in without_keys.err
     assert "a configuration without a provider" in without_provider.err
+
+
+def test_port_in_use_is_named_and_the_platform_closes(place: Path, command: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = command("serve", "--http", address)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert f"{address}, which cannot be used" in ended.err
+    assert "Traceback" not in ended.err
