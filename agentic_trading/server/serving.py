@@ -204,7 +204,9 @@ def _model_names(config: PlatformConfig) -> Sequence[str]:
 
 def _config(options: ServeOptions) -> PlatformConfig:
     """Return the configuration. A replay is in memory and in this process, so that it changes no record."""
-    config = load_config(options.config, flags={"folder": "--store"}, folder=options.folder)
+    loaded = load_config(options.config, flags={"folder": "--store"}, folder=options.folder)
+    # A fallback would ask models that the key does not name, and could cost the ceiling of a call once a model.
+    config = loaded.model_copy(update={"fallback": {}})
     if options.recording is not None:
         changes = {"folder": options.folder, "bus": BusConfig(), "ledger": LedgerConfig()}
         return config.model_copy(update=changes)

@@ -11,7 +11,8 @@ import pytest
 
 from agentic_trading.cli.exits import ExitCode
 from tests.cli.conftest import Command
-from tests.server.conftest import started
+from tests.server.conftest import CONFIG, started
+from tests.stubs.running import page_of
 
 CALLS = [
     ("/v1/chat/completions", {"model": "gpt", "messages": [{"role": "user", "content": "Judge."}]}),
@@ -103,6 +104,25 @@ def test_missing_file_of_keys_and_missing_providers_are_named(place: Path, comma
     assert (without_keys.code, without_provider.code) == (ExitCode.BAD_INPUT, ExitCode.BAD_INPUT)
     assert "api-keys.toml" in without_keys.err
     assert "a configuration without a provider" in without_provider.err
+
+
+@pytest.mark.timeout(120)
+def test_configured_fallback_does_not_leave_the_models_of_a_key(place: Path, vendor: str) -> None:
+    config = place / "agentic-trading.toml"
+    other = CONFIG.partition("[[providers.openai.models]]")[2].partition("[providers.anthropic]")[0]
+    row = "[[providers.openai.models]]" + other.replace("stub-large", "not-of-the-key").format()
+    fallback = '[fallback.general]\nto = ["openai/not-of-the-key"]\n'
+    config.write_text(f"{config.read_text()}\n{row}\n{fallback}")
+
+    with (
+        started(place) as (url, _),
+        openai.OpenAI(base_url=f"{url}/v1", api_key=(place / "secret.txt").read_text()) as client,
+        pytest.raises(openai.InternalServerError),
+    ):
+        client.responses.create(model="gpt", input="@500 without fallback")
+
+    asked = [one for one in page_of(vendor, "/requests")["requests"] if "without fallback" in json.dumps(one)]
+    assert {one["body"]["model"] for one in asked} == {"stub-large"}
 
 
 def test_port_in_use_is_named_and_the_platform_closes(place: Path, command: Command) -> None:
