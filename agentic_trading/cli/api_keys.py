@@ -215,7 +215,8 @@ def _checked_key(name: str, now: datetime, rights: Mapping[str, Any], loaded: An
     """Return a new key and its secret. Raises `ConfigError` with all wrong options."""
     from agentic_trading.governance.policy import Policy
     from agentic_trading.platform.errors import ConfigError, ConfigProblem
-    from agentic_trading.server.api_keys import new_api_key, principal_problem
+    from agentic_trading.platform.signing_keys import signing_keys_of
+    from agentic_trading.server.api_keys import new_api_key, principal_problem, signing_problem
 
     key, secret = new_api_key(name, now, rights, option_of=_option)
     problems = []
@@ -225,6 +226,11 @@ def _checked_key(name: str, now: datetime, rights: Mapping[str, Any], loaded: An
     policy = Policy.load(loaded.policy) if loaded.policy is not None else None
     if (problem := principal_problem(key, policy)) is not None:
         problems.append(ConfigProblem("--principal", "", *problem))
+    else:
+        folder = loaded.principals_folder
+        signers = None if folder is None else signing_keys_of(folder, policy)
+        if (problem := signing_problem(key, loaded.sign_as, signers)) is not None:
+            problems.append(ConfigProblem("--principal", "", *problem))
     if problems:
         raise ConfigError(problems)
     return key, secret

@@ -4,7 +4,16 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -232,8 +241,23 @@ class ApiKeys:
 
     @property
     def principals(self) -> frozenset[str]:
-        """The principals of all keys. Empty for those without one."""
-        return frozenset(key.principal for key in self._keys.values())
+        """The principals of the keys that can be used now. Empty for those without one."""
+        return frozenset(key.principal for key in self._usable())
+
+    def check_signing(self, sign_as: str, signers: Collection[str] | None) -> None:
+        """Check that the principal of each key that can be used now can sign, as `signing_problem` does.
+
+        Raises:
+            ConfigError: If it cannot.
+
+        """
+        problems = [
+            ConfigProblem(str(self._file), f"keys.{key.name}.principal", *problem)
+            for key in self._usable()
+            if (problem := signing_problem(key, sign_as, signers)) is not None
+        ]
+        if problems:
+            raise ConfigError(problems)
 
     def check(self, policy: Policy | None) -> None:
         """Check the keys against a policy, now and after each change of the file.
@@ -296,6 +320,10 @@ class ApiKeys:
         _check_principals(self._file, keys.values(), self._policy)
         self._stamp = stamp
         return keys
+
+    def _usable(self) -> Iterator[ApiKey]:
+        now = self._clock.now()
+        return (key for key in self._keys.values() if key.state(now) == "valid")
 
     def _renew(self, keys: Mapping[str, ApiKey]) -> None:
         found: dict[str, tuple[ApiKey, datetime | None]] = {}
@@ -504,6 +532,31 @@ def principal_problem(key: ApiKey, policy: Policy | None) -> tuple[str, str] | N
         return None
     found = repr(key.principal) if key.principal else f"not set, but {policy.source} names principals"
     return found, ", ".join(policy.principals)
+
+
+def signing_problem(key: ApiKey, sign_as: str, signers: Collection[str] | None) -> tuple[str, str] | None:
+    """Return the principal of a key that cannot sign and the allowed ones, or None if it can.
+
+    Args:
+        key: The key.
+        sign_as: The principal of the configuration, which a key without one acts as.
+        signers: The principals with a signing key. None if messages are not signed.
+
+    """
+    principal = key.principal or sign_as
+    if signers is None:
+        if principal == sign_as:
+            return None
+        allowed = (
+            f"{sign_as or 'none'}, or set principals_folder to a folder with a signing key of this principal"
+        )
+        return f"{principal!r}, but messages are not signed", allowed
+    if principal in signers:
+        return None
+    found = f"{principal!r}, which has no signing key" if principal else "not set, and sign_as is not set"
+    return found, ", ".join(
+        sorted(signers)
+    ) or "none: create a signing key with `agentic-trading keys create`"
 
 
 def _check_principals(file: Path, keys: Iterable[ApiKey], policy: Policy | None) -> None:

@@ -31,6 +31,7 @@ from agentic_trading.platform.metrics import (
 )
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.settings import load_config, load_settings
+from agentic_trading.platform.signing_keys import signing_keys_of
 from agentic_trading.platform.status_pages import is_loopback
 from agentic_trading.server import errors
 from agentic_trading.server.api_keys import ApiKey, ApiKeys, api_keys_file
@@ -218,7 +219,10 @@ def _config(options: ServeOptions) -> PlatformConfig:
 
 def _keys(options: ServeOptions, config: PlatformConfig) -> ApiKeys:
     keys = ApiKeys(api_keys_file(options.config), SystemClock())
-    keys.check(None if config.policy is None else Policy.load(config.policy))
+    policy = None if config.policy is None else Policy.load(config.policy)
+    keys.check(policy)
+    folder = config.principals_folder
+    keys.check_signing(config.sign_as, None if folder is None else signing_keys_of(folder, policy))
     return keys
 
 

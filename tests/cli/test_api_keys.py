@@ -54,7 +54,9 @@ def test_created_secret_is_printed_once_and_valid(command: Command) -> None:
 
 
 def test_all_options_become_rights(command: Command) -> None:
-    Path("agentic-trading.toml").write_text('policy = "policy.toml"\n[tenants.acme]\n', encoding="utf-8")
+    Path("agentic-trading.toml").write_text(
+        'policy = "policy.toml"\nsign_as = "desk-a"\n[tenants.acme]\n', encoding="utf-8"
+    )
     Path("policy.toml").write_text(POLICY, encoding="utf-8")
     words = [
         "--tenant=acme", "--agent=ta", "--workflow=analysis", "--principal=desk-a", "--model=fast=openai/gpt-5-mini",
@@ -229,8 +231,23 @@ def test_all_wrong_options_are_listed(command: Command) -> None:
     ]  # fmt: skip
 
 
+def test_principal_that_cannot_sign_is_refused_and_one_with_a_signing_key_is_not(command: Command) -> None:
+    config, named = Path("agentic-trading.toml"), (*CREATE, "--principal", "desk-a")
+    unsigned = command(*named)
+    command("keys", "create", "desk-b", "--dir", "keys")
+    config.write_text('principals_folder = "keys"\nsign_as = "desk-b"\n', encoding="utf-8")
+    unknown = command(*named)
+    command("keys", "create", "desk-a", "--dir", "keys")
+
+    assert (unsigned.code, unknown.code) == (ExitCode.BAD_INPUT, ExitCode.BAD_INPUT)
+    assert "--principal is 'desk-a', but messages are not signed" in unsigned.err
+    assert "set principals_folder" in unsigned.err
+    assert "--principal is 'desk-a', which has no signing key. Allowed: desk-b" in unknown.err
+    assert owner_of(secret_of(command(*named))) == "ta"
+
+
 def test_policy_with_principals_requires_one(command: Command) -> None:
-    Path("agentic-trading.toml").write_text('policy = "policy.toml"\n', encoding="utf-8")
+    Path("agentic-trading.toml").write_text('policy = "policy.toml"\nsign_as = "desk-a"\n', encoding="utf-8")
     Path("policy.toml").write_text(POLICY, encoding="utf-8")
 
     missing, unknown = command(*CREATE), command(*CREATE, "--principal", "desk-b")

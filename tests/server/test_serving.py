@@ -125,6 +125,20 @@ def test_configured_fallback_does_not_leave_the_models_of_a_key(place: Path, ven
     assert {one["body"]["model"] for one in asked} == {"stub-large"}
 
 
+def test_key_whose_principal_cannot_sign_is_refused_until_it_is_revoked(
+    place: Path, command: Command
+) -> None:
+    file = place / "api-keys.toml"
+    file.write_text(file.read_text().replace("agent =", 'principal = "desk-a"\nagent ='))
+    refused = command("serve", "--http", "127.0.0.1:0")
+    command("api-keys", "revoke", "desk")
+    with started(place) as (url, _):
+        assert url.startswith("http://127.0.0.1:")
+
+    assert refused.code == ExitCode.BAD_INPUT
+    assert "keys.desk.principal is 'desk-a', but messages are not signed" in refused.err
+
+
 def test_port_in_use_is_named_and_the_platform_closes(place: Path, command: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
