@@ -16,7 +16,6 @@ from agentic_trading.llm.result import Stage
 from agentic_trading.llm.verbatim import VerbatimRequest
 from agentic_trading.server import chat_completions, errors, messages, responses
 from agentic_trading.server.api_keys import ApiKey
-from agentic_trading.server.event_json import read_answer
 from agentic_trading.server.fields import ClientRequest
 from agentic_trading.structured.engine import schema_problem
 from agentic_trading.structured.verbatim import WantedForm, wanted_form
@@ -281,7 +280,7 @@ def answer_events(request: ClientRequest, body: bytes) -> bytes:
         RecursionError: If it is nested too deeply.
 
     """
-    answer = read_answer(body)
+    answer = messages.decoded_answer(body)
     match request.api:
         case "chat_completions":
             return chat_completions.chat_events(answer, include_usage=request.include_usage)
