@@ -230,7 +230,7 @@ def passed_on(fields: dict[str, Any], **spelled: Any) -> int:
     return input_bound(asked, model) - model.overhead_tokens
 
 
-def test_input_bound_covers_what_escapes_stand_for() -> None:
+def test_input_bound_covers_escaped_characters() -> None:
     fields = {"messages": [{"role": "user", "content": "\ufdfa" * 1000}]}
 
     assert passed_on(fields) == passed_on(fields, ensure_ascii=False) > 33_000

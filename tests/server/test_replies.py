@@ -38,7 +38,7 @@ def reply(*attempts: Attempt) -> Reply:
     return call_reply(request, envelope, outcome, ZoneInfo("UTC"))
 
 
-def test_rejected_answer_is_told_if_asking_again_failed() -> None:
+def test_rejected_answer_is_returned_if_asking_again_failed() -> None:
     first, second = (
         attempt(1, Stage.SCHEMA_VALIDATION, '{"old":1}'),
         attempt(2, Stage.SCHEMA_VALIDATION, '{"new":1}'),
@@ -52,7 +52,7 @@ def test_rejected_answer_is_told_if_asking_again_failed() -> None:
     assert (told.headers["x-agentic-attempts"], told.headers["x-agentic-cost-nusd"]) == ("4", "10")
 
 
-def test_answer_without_text_is_not_told_in_place_of_a_failure() -> None:
+def test_answer_without_text_does_not_replace_a_failure() -> None:
     for attempts in ((attempt(1, None),), (attempt(1, Stage.RESPONSE_EMPTY), attempt(2, None))):
         told = reply(*attempts)
 
