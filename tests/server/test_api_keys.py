@@ -324,6 +324,12 @@ def test_policy_without_principals_allows_every_key(file: ApiKeyFile, tmp_path: 
 
     keys.check(None)
     keys.check(policy(tmp_path, '[[rates]]\nprovider = "openai"\nmodel = "m"\nconcurrent = 8\n'))
+    with pytest.raises(ConfigError) as caught:  # the same key, as soon as the policy names principals
+        keys.check(policy(tmp_path))
+
+    assert [str(problem) for problem in caught.value.problems] == [
+        f"{file.path}: keys.ta.principal is not set, but policy.toml names principals. Allowed: desk-a"
+    ]
 
 
 # --- the file --------------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ def page_of(run: RunOnRecord, terms: ReportTerms) -> SessionPage:
 
 
 def html_of(page: SessionPage) -> str:
-    """Return a page as one HTML file without script, whose policy allows only its own style. Blocks."""
+    """Return a page as one HTML file without script. Its policy allows only its own style. Blocks."""
     # The style is hashed, so that the policy of the page refuses every other style.
     style, digest = packaged(PACKAGE, STYLE), style_digest()
     return rendered(f"{PACKAGE}/session.html.j2", page=page, style=style, digest=digest)

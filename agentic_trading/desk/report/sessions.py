@@ -26,7 +26,7 @@ MOST_ROWS: Final = 200
 """Runs on the page, the newest first."""
 
 READ_WITHIN_S: Final = 2.0
-"""Seconds in which a page reads runs for their P&L. It reads at least one, and keeps what it has read."""
+"""Time limit of a page for reading the P&L of runs, in seconds. It reads at least one run, and keeps each P&L."""
 
 
 @dataclass(frozen=True, slots=True)
