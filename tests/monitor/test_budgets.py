@@ -211,9 +211,10 @@ def test_folder_has_a_table_for_each_session(session: Path, dashboard: StartDash
 
 
 def test_new_session_appears(session: Path, dashboard: StartDashboard) -> None:
+    copy = Path(shutil.copytree(session / "first", session.with_name("copy")))  # before its index is written
     shown = dashboard(SourceOptions((session,)))
     assert "third" not in shown.get("/").text
-    shutil.copytree(session / "first", session / "third")
+    copy.rename(session / "third")
 
     parts = shown.events("/events/budgets", lambda part: "third · default" in part)
 
