@@ -131,10 +131,10 @@ class Dashboard:
         if not is_own_host(request.host, self._host):
             # A page of another origin must not reach this server by a name of its own (DNS rebinding).
             return await self._error(
-                421, f"This server answers only as {self._host}. Open it under this name."
+                request, 421, f"This server answers only as {self._host}. Open it under this name."
             )
         if not self._is_let_in(request):
-            return await self._refused()
+            return await self._refused(request)
         try:
             return await handler(request)
         except Exception as e:  # noqa: BLE001 - a browser must not see the inside of the program
@@ -144,44 +144,51 @@ class Dashboard:
         """Return the page of an error."""
         match e:
             case web.HTTPMethodNotAllowed():
-                answer = await self._error(405, "This dashboard is read-only. Allowed: GET and HEAD.")
+                answer = await self._error(
+                    request, 405, "This dashboard is read-only. Allowed: GET and HEAD."
+                )
                 answer.headers["Allow"] = ", ".join(sorted(e.allowed_methods))
                 return answer
             case web.HTTPNotFound() | page_api.NotShownError():
-                return await self._error(404, f"{page_api.NotShownError()}.")
+                return await self._error(request, 404, f"{page_api.NotShownError()}.")
             case web.HTTPException():
-                return await self._error(e.status, f"{e.reason}.")
+                return await self._error(request, e.status, f"{e.reason}.")
             case OptionError():
-                return await self._error(400, f"{e}.")
+                return await self._error(request, 400, f"{e}.")
             case TradingError():
-                return await self._error(503, f"{self._sources.without_paths(str(e))}.")
+                return await self._error(request, 503, f"{self._sources.without_paths(str(e))}.")
             case _:
                 pass
         # In a thread, because a traceback reads source files.
         await asyncio.to_thread(log.error, "dashboard_page_failed", path=request.path, exc_info=e)
         text = "This page cannot be shown because of an internal error. It is in the log of the dashboard."
-        return await self._error(500, text)
+        return await self._error(request, 500, text)
 
     def _is_let_in(self, request: web.Request) -> bool:
         """Return whether a request has the token, or does not need it."""
-        if not self._token.is_needed or request.path == ENTER or request.path.startswith("/static/"):
+        return request.path == ENTER or request.path.startswith("/static/") or self._has_token(request)
+
+    def _has_token(self, request: web.Request) -> bool:
+        if not self._token.is_needed:
             return True
         if self._token.has_cookie(request.cookies.get(_cookie_name(request), "")):
             return True
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         return scheme == "Bearer" and self._token.accepts(given)
 
-    async def _refused(self) -> web.Response:
+    async def _refused(self, request: web.Request) -> web.Response:
         if self._token.is_locked:
-            return await self._error(429, "Five wrong tokens within a minute. Wait a minute, then try again.")
-        return await self._error(401, "Enter the token of this dashboard.", needs_token=True)
+            return await self._error(
+                request, 429, "Five wrong tokens within a minute. Wait a minute, then try again."
+            )
+        return await self._error(request, 401, "Enter the token of this dashboard.", needs_token=True)
 
     async def _enter(self, request: web.Request) -> web.StreamResponse:
         form = await request.post()
         if not self._token.accepts(str(form.get("token", ""))):
             if self._token.is_locked:
-                return await self._refused()
-            return await self._error(401, "This is not the token. Try again.", needs_token=True)
+                return await self._refused(request)
+            return await self._error(request, 401, "This is not the token. Try again.", needs_token=True)
         answer = web.Response(status=303, headers={"Location": "/"})
         answer.set_cookie(_cookie_name(request), self._token.cookie, httponly=True, samesite="Strict")
         return answer
@@ -211,10 +218,10 @@ class Dashboard:
             case plain:
                 return web.Response(text=plain.text, content_type="text/plain", charset="utf-8")
 
-    async def _metrics(self, page: page_api.MeasuredPage, _request: web.Request) -> web.Response:
+    async def _metrics(self, page: page_api.MeasuredPage, request: web.Request) -> web.Response:
         await self._live.ready(page.name)
         if problem := self._live.problem(page.name):
-            return await self._error(503, f"{self._sources.without_paths(problem)}.")
+            return await self._error(request, 503, f"{self._sources.without_paths(problem)}.")
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=await page.metrics(), headers=headers)
 
@@ -224,7 +231,9 @@ class Dashboard:
         await self._live.ready(page.name)
         await page.answer(wanted)  # an unknown id is not watched
         if self._live.is_full:
-            return await self._error(503, f"{MOST_STREAMS} browsers are updated at once, and no more.")
+            return await self._error(
+                request, 503, f"{MOST_STREAMS} browsers are updated at once, and no more."
+            )
         answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await answer.prepare(request)
         if request.method == "HEAD":
@@ -266,8 +275,11 @@ class Dashboard:
     def _navigation(self) -> tuple[tuple[str, str], ...]:
         return tuple((page.paths[0], page.name) for page in self._pages)
 
-    async def _error(self, status: int, text: str, *, needs_token: bool = False) -> web.Response:
-        is_known = status not in {401, 421, 429}  # others learn nothing of the sources
+    async def _error(
+        self, request: web.Request, status: int, text: str, *, needs_token: bool = False
+    ) -> web.Response:
+        # Others learn nothing of the sources. The form and the styles are served to all, and fail for all.
+        is_known = status not in {401, 421, 429} and self._has_token(request)
         site = Site(self._navigation if is_known else (), "", self._sources.place if is_known else "")
         page = ErrorPage(_WORDS.get(status, HTTPStatus(status).phrase), text, needs_token)
         template, layout = f"{PACKAGE}/error.html.j2", f"{PACKAGE}/base.html.j2"

@@ -34,6 +34,34 @@ def test_page_needs_the_token(guarded: RunningDashboard) -> None:
         assert guarded.get(path).status == 401
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/enter", None, 405),
+        ("GET", "/static/nothing.css", None, 404),
+        ("POST", "/enter", "x" * 10_000, 413),
+    ],
+)
+def test_error_without_the_token_names_no_source(
+    method: str, path: str, body: str | None, status: int, guarded: RunningDashboard, tmp_path: Path
+) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    found = guarded.get(path, method=method, body=body, **form)
+    known = guarded.get(path, method=method, body=body, Authorization=f"Bearer {TOKEN}", **form)
+
+    assert found.status == known.status == status
+    assert tmp_path.name in known.text
+    assert tmp_path.name not in found.text
+
+
+@pytest.mark.parametrize("name", ["Authorization", "Cookie"])
+def test_token_that_is_no_text_is_refused(name: str, guarded: RunningDashboard) -> None:
+    port = guarded.url.rpartition(":")[2]
+    value = {"Authorization": "Bearer \xff", "Cookie": f"agentic_dashboard_{port}=\xff"}[name]
+
+    assert guarded.get("/", **{name: value}).status == 401
+
+
 def test_right_token_gives_a_cookie(guarded: RunningDashboard) -> None:
     entered = guarded.enter(TOKEN)
     (cookie,) = SimpleCookie(entered.headers["Set-Cookie"]).values()
