@@ -119,13 +119,18 @@ class TokenCheck:
 
     def has_cookie(self, given: str) -> bool:
         """Return whether a cookie is that of this process."""
-        return hmac.compare_digest(given.encode(), self.cookie.encode())
+        return hmac.compare_digest(_bytes_of(given), self.cookie.encode())
 
     def accepts(self, given: str) -> bool:
         """Return whether a token is right. A wrong one counts. While it is locked, every token is refused."""
         if self.is_locked:
             return False
-        is_right = hmac.compare_digest(given.encode(), self._token)
+        is_right = hmac.compare_digest(_bytes_of(given), self._token)
         if not is_right:
             self._wrong.append(self._clock.monotonic())
         return is_right
+
+
+def _bytes_of(given: str) -> bytes:
+    # A header with other bytes than UTF-8 has surrogates, which a strict encoder refuses.
+    return given.encode("utf-8", "surrogatepass")
