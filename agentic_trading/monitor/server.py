@@ -209,7 +209,7 @@ class Dashboard:
                 return _html(html, headers=security_headers(digest))
             case page_api.PageAnswer():
                 stream = (
-                    f"{_stream_path(page)}?{request.query_string}"
+                    f"{_stream_path(page)}?{request.rel_url.raw_query_string}"
                     if isinstance(page, page_api.LivePage)
                     else ""
                 )

@@ -1,6 +1,8 @@
 """The server of the dashboard: what it answers, and to whom."""
 
+import re
 from contextlib import ExitStack
+from html import escape, unescape
 from http.client import HTTPConnection
 from itertools import islice
 from pathlib import Path
@@ -40,6 +42,16 @@ def test_page_has_navigation_and_figures(shown: RunningDashboard) -> None:
     assert '<a href="/" aria-current="page">Counted</a>' in found.text
     assert '<p id="text">seen</p>' in found.text
     assert 'data-live="/events/counted?text=seen"' in found.text
+
+
+@pytest.mark.parametrize("text", ["a&b=c", "a+b", "%41", "ä"])
+def test_stream_has_the_query_of_its_page(text: str, shown: RunningDashboard) -> None:
+    page = shown.get(f"/?text={quote(text)}").text
+
+    address = re.search('data-live="([^"]*)"', page)
+    assert address is not None
+    [part] = shown.events(unescape(address[1]), lambda _: True)
+    assert f'<p id="text">{escape(text)}</p>' in part
 
 
 def test_stream_sends_what_changed(shown: RunningDashboard) -> None:
