@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ from agentic_trading.llm.store import LOG_NAME
 from agentic_trading.monitor.readings import BudgetReadings, BudgetSource
 from agentic_trading.operate import budgets as budget_api
 from agentic_trading.operate.choices import host_of
+from agentic_trading.operate.lines import printable
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.port_adapters import LogRecords, records_of
@@ -159,7 +160,7 @@ async def open_sources(options: SourceOptions) -> AsyncGenerator[Sources]:
         OptionError: If a folder or log does not exist.
 
     """
-    await asyncio.to_thread(_check_paths, options)
+    options = await asyncio.to_thread(_with_absolute_paths, options)
     async with AsyncExitStack() as opened:
         ledger = None
         if options.ledger_url is not None:
@@ -168,8 +169,8 @@ async def open_sources(options: SourceOptions) -> AsyncGenerator[Sources]:
         yield Sources(options, opened, ledger)
 
 
-def _check_paths(options: SourceOptions) -> None:
-    """Raise `OptionError` for a folder or log that does not exist."""
+def _with_absolute_paths(options: SourceOptions) -> SourceOptions:
+    """Return the options with absolute paths. Raises `OptionError` for a folder or log that does not exist."""
     named = [("--store", path) for path in options.stores]
     if options.archive is not None:
         named.append(("--archive", options.archive))
@@ -177,6 +178,14 @@ def _check_paths(options: SourceOptions) -> None:
         if not path.is_dir() and not has_log(path):
             allowed = f"a log, a folder with {LOG_NAME}, or a folder of such folders"
             raise OptionError(option, f"{path}, which does not exist", allowed)
+    archive = None if options.archive is None else _absolute(options.archive)
+    return replace(options, stores=tuple(map(_absolute, options.stores)), archive=archive)
+
+
+def _absolute(path: Path) -> Path:
+    """Return the absolute path. Its last part is a name, and a link is followed only for this."""
+    # A relative path such as `.` is part of other words and sentences, where `without_paths` would find it.
+    return path.resolve() if path.name in {"", ".."} else path.absolute()
 
 
 def _scanned(paths: Iterable[Path], known: Iterable[Path]) -> tuple[list[Path], frozenset[Path]]:
@@ -186,11 +195,11 @@ def _scanned(paths: Iterable[Path], known: Iterable[Path]) -> tuple[list[Path], 
 
 
 def _name(path: Path) -> str:
-    return path.absolute().name
+    return printable(path.name)
 
 
 def _log_name(log: Path) -> str:
-    return _name(log.parent) if log.name == LOG_NAME else log.name
+    return _name(log.parent if log.name == LOG_NAME else log)
 
 
 def _is_below(log: Path, folder: Path | None) -> bool:
