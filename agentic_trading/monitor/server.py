@@ -154,7 +154,7 @@ class Dashboard:
             case web.HTTPException():
                 return await self._error(request, e.status, f"{e.reason}.")
             case OptionError():
-                return await self._error(request, 400, f"{e}.")
+                return await self._error(request, 400, f"{self._sources.without_paths(str(e))}.")
             case TradingError():
                 return await self._error(request, 503, f"{self._sources.without_paths(str(e))}.")
             case _:

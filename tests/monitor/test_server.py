@@ -14,6 +14,7 @@ from agentic_trading.llm.errors import StoreError
 from agentic_trading.monitor.live import MOST_STREAMS
 from agentic_trading.monitor.page import DashboardPage
 from agentic_trading.monitor.sources import SourceOptions, Sources
+from agentic_trading.platform.errors import OptionError
 from tests.monitor.conftest import RunningDashboard, StartDashboard
 from tests.monitor.counted import FILE, CountedPage
 
@@ -143,15 +144,19 @@ def test_wrong_query_is_shown(shown: RunningDashboard) -> None:
     assert "text is missing" in found.text
 
 
+@pytest.mark.parametrize("status", [400, 503])
 def test_unreadable_source_is_shown_without_paths(
-    shown: RunningDashboard, made: list[CountedPage], tmp_path: Path
+    status: int, shown: RunningDashboard, made: list[CountedPage], tmp_path: Path
 ) -> None:
-    made[0].problem = StoreError(tmp_path / "interactions.jsonl", "the file is missing")
+    file = tmp_path / "interactions.jsonl"
+    made[0].problem = (
+        OptionError(str(file), "missing", "a log") if status == 400 else StoreError(file, "is missing")
+    )
 
     found = shown.get("/fails")
 
-    assert found.status == 503
-    assert f"{tmp_path.name}/interactions.jsonl: the file is missing" in found.text
+    assert found.status == status
+    assert f"{tmp_path.name}/interactions.jsonl" in found.text
     assert str(tmp_path) not in found.text
 
 
