@@ -141,12 +141,15 @@ class SessionsPage:
         """Read ended runs for a while, the first ones first. A running one has no result yet."""
         async with self._reading:
             ends_at = self._clock.monotonic() + READ_WITHIN_S
-            for each in runs:
-                if each.manifest.digest is None or each.key in self._figures:
-                    continue
+            left = [each for each in runs if each.manifest.digest is not None and not self._is_read(each)]
+            # Damaged ones are read again, because they may be copied just now, but do not delay the others.
+            for each in sorted(left, key=lambda run: run.key in self._figures):
                 self._figures[each.key] = await self._read_one(each)
                 if self._clock.monotonic() >= ends_at:
                     return
+
+    def _is_read(self, run: _Run) -> bool:
+        return run.key in self._figures and not self._figures[run.key].problem
 
     async def _read_one(self, run: _Run) -> _RunFigures:
         try:
@@ -182,6 +185,10 @@ def _report(run: _Run) -> str:
 
 def _figures(run: _Run) -> _RunFigures:
     read = _on_record(run)
+    if read.log.of_run((run.manifest.session_id, run.manifest.run_number)):
+        # The P&L of a part would look like that of the run.
+        rest = f"The report of run {run.manifest.run_number} has what is left of it"
+        return _RunFigures(problem=printable(f"The record of {run.log.name} is {read.log.verdict}. {rest}"))
     pnl = read.report.pnl
     return _RunFigures(
         pnl=f"{money(pnl)} {read.currency}",

@@ -149,6 +149,43 @@ async def test_damaged_session_leaves_the_others(faulty: RunOnRecord, tmp_path: 
     assert not any(str(tmp_path) in problem for problem in (*page.problems, *limited.problems))
 
 
+async def test_run_whose_record_is_cut_off_has_no_figures_until_it_is_whole(
+    faulty: RunOnRecord, tmp_path: Path
+) -> None:
+    shutil.copytree(faulty.folder.path, tmp_path / "copied")
+    log = tmp_path / "copied" / faulty.folder.log.name
+    whole = log.read_bytes()
+    log.write_bytes(whole[: whole.index(b"\n", len(whole) // 2) + 1])
+
+    async with open_sources(SourceOptions((tmp_path,))) as sources:
+        view = sessions.SessionsPage(sources)
+        cut = await view.page()
+        log.write_bytes(whole)
+        copied = await view.page()
+
+    assert [(row.state, row.pnl, row.cost) for row in cut.rows] == [("ended", "-", "-")]
+    assert cut.problems == ("The record of copied is cut off. The report of run 1 has what is left of it",)
+    assert [row.pnl for row in copied.rows] == [f"{faulty.report.pnl:+,.2f} USDT"]
+    assert copied.problems == ()
+
+
+async def test_damaged_run_is_read_after_the_others(
+    faulty: RunOnRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "READ_WITHIN_S", 0.0)
+    for name, started in (("newer", "2026-11-02T00:00:00Z"), ("older", "2026-11-01T00:00:00Z")):
+        shutil.copytree(faulty.folder.path, tmp_path / name)
+        changed_manifest(tmp_path / name, started_at=started)
+    next((tmp_path / "newer").glob("bars-*.csv")).unlink()
+
+    async with open_sources(SourceOptions((tmp_path,))) as sources:
+        view = sessions.SessionsPage(sources)
+        await view.page()
+        page = await view.page()
+
+    assert [(row.name, row.pnl == "-") for row in page.rows] == [("newer", True), ("older", False)]
+
+
 async def test_log_without_a_session_has_no_row(faulty: RunOnRecord, tmp_path: Path) -> None:
     shutil.copy(faulty.folder.log, tmp_path / "other.jsonl")
 
