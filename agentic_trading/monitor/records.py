@@ -50,12 +50,12 @@ class PageTexts:
         self._left = MOST_PAGE_CHARS
 
     def shown(self, text: str, record_id: str, field: str) -> ShownText:
-        """Return a text of a field, indented if it is JSON."""
+        """Return a text of a field, indented if it is JSON and short enough."""
         most = min(MOST_CHARS, self._left)
         whole = text if len(text) > most else indented(text)
-        part = page_text(whole[:most])
+        part = page_text((whole if len(whole) <= most else text)[:most])
         self._left = max(0, self._left - len(part))
-        note = "" if len(whole) <= most else f"The first {most:,} of {len(text):,} characters."
+        note = "" if len(text) <= most else f"The first {most:,} of {len(text):,} characters."
         return ShownText(part, note, f"/trace/text?{urlencode({'id': record_id, 'field': field})}")
 
 

@@ -19,7 +19,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.log_line import CHAIN_TAG, read_line
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
-from agentic_trading.monitor.records import MOST_CHARS, MOST_PAGE_CHARS
+from agentic_trading.monitor.records import MOST_CHARS, MOST_PAGE_CHARS, PageTexts
 from agentic_trading.monitor.sources import SourceOptions
 from agentic_trading.monitor.traces import MOST_RECORDS, TraceSearch, TraceView
 from tests.audit.reading import REFUSAL, call, desk, step
@@ -480,3 +480,11 @@ async def test_growing_chain_gains_steps(tmp_path: Path, dashboard: StartDashboa
     after = await in_thread(shown.get, "/trace?id=chain-of-fund")
 
     assert [page.text.count("<summary><span") for page in (before, after)] == [2, 4]
+
+
+def test_json_that_would_be_too_long_with_line_breaks_is_whole_without_them() -> None:
+    text = f"[{','.join('1' * (MOST_CHARS // 4))}]"
+
+    shown = PageTexts().shown(text, "r-1", "answer")
+
+    assert (shown.text, shown.note) == (text, "")
