@@ -92,14 +92,16 @@ class BudgetReadings:
     async def read(self) -> None:
         """Read all places. If one fails, the others are read, and then its error is raised."""
         failed: list[TradingError] = []
-        for source in await self._find():
+        sources = await self._find()
+        for source in sources:
             try:
                 found = [await read_view(source.location, tenant) for tenant in await self._tenants(source)]
             except TradingError as e:
                 failed.append(e)
             else:
                 self._by_source[source.name] = await asyncio.to_thread(_named, source.name, found)
-                self.read_at = self._clock.now()
+        if not sources or len(failed) < len(sources):
+            self.read_at = self._clock.now()
         every = [view for views in self._by_source.values() for view in views]
         self.views = sorted(every, key=lambda one: (one.share_left, one.name, one.view.tenant))
         if failed:

@@ -210,6 +210,14 @@ def test_folder_has_a_table_for_each_session(session: Path, dashboard: StartDash
     assert str(session) not in html
 
 
+def test_folder_without_sessions_is_read(dashboard: StartDashboard, tmp_path: Path) -> None:
+    text = text_of(dashboard(SourceOptions((tmp_path,))).get("/").text)
+
+    assert "No worker has reported a budget" in text
+    assert "not complete" not in text
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", text)
+
+
 def test_new_session_appears(session: Path, dashboard: StartDashboard) -> None:
     copy = Path(shutil.copytree(session / "first", session.with_name("copy")))  # before its index is written
     shown = dashboard(SourceOptions((session,)))
