@@ -13,7 +13,7 @@ from agentic_trading.governance.controls_document import HaltScope
 from agentic_trading.governance.status_feed import BudgetStatus, CounterStatus
 from agentic_trading.llm.event import PLATFORM
 from agentic_trading.monitor.budget_rows import is_reporting, newest_report, shown_counters
-from agentic_trading.operate.budgets import BudgetLocation, BudgetView, read_view
+from agentic_trading.operate.budgets import BudgetLocation, BudgetView, read_view, reporting_tenants
 from agentic_trading.platform.metrics import budget_samples, metrics_text
 from agentic_trading.worker.housekeeping import BudgetReports
 
@@ -108,7 +108,7 @@ class BudgetReadings:
             raise failed[0]
 
     async def _tenants(self, source: BudgetSource) -> Sequence[str]:
-        return await source.location.statuses.tenants() if self._tenant is None else [self._tenant]
+        return await reporting_tenants(source.location) if self._tenant is None else [self._tenant]
 
 
 def _named(name: str, views: Sequence[BudgetView]) -> list[NamedView]:

@@ -142,7 +142,21 @@ async def read_view(place: BudgetLocation, tenant: str) -> BudgetView:
 
 async def read_views(place: BudgetLocation) -> list[BudgetView]:
     """Return `read_view` of every tenant that a worker has reported, sorted by name. Raises its errors."""
-    return [await read_view(place, tenant) for tenant in await place.statuses.tenants()]
+    return [await read_view(place, tenant) for tenant in await reporting_tenants(place)]
+
+
+async def reporting_tenants(place: BudgetLocation) -> Sequence[str]:
+    """Return every tenant that a worker has reported, sorted.
+
+    Raises:
+        ControlsUnavailableError: If the server is unreachable.
+
+    """
+    tenants = await place.statuses.tenants()
+    if not tenants:
+        # A feed has no tenants too if its server is away, and then the controls on this server are too.
+        await place.controls.read(PLATFORM)
+    return tenants
 
 
 def uncounted_limits(view: BudgetView) -> list[limit_types.Limit]:

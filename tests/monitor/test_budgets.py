@@ -3,6 +3,7 @@
 import asyncio
 import re
 import shutil
+from contextlib import aclosing
 from decimal import Decimal
 from html import unescape
 from pathlib import Path
@@ -12,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import AddHalt, RemoveHalt
+from agentic_trading.governance.control_stores.redis import RedisStatusFeed
 from agentic_trading.governance.controls_document import HaltScope
 from agentic_trading.governance.limits import ScopeKind, Window
 from agentic_trading.governance.status_feed import FileStatusFeed
@@ -254,6 +256,37 @@ def test_server_that_goes_away_is_a_banner_and_its_figures_stay(dashboard: Start
         server.start()
         shown.events("/events/budgets", lambda part: "cannot be read now" not in part)
         assert shown.get("/").status == 200
+
+
+async def reported(url: str) -> None:
+    """Report the tenant acme to a server, as a worker does."""
+    async with aclosing(await asyncio.to_thread(RedisStatusFeed, url)) as feed:
+        await feed.publish(told())
+
+
+def test_server_of_all_tenants_that_goes_away_is_a_banner_and_its_figures_stay(
+    dashboard: StartDashboard,
+) -> None:
+    with own_server(next((each for each in servers() if each != "given"), "valkey")) as server:
+        asyncio.run(reported(server.url))
+        shown = dashboard(SourceOptions(ledger_url=server.url))
+        assert section_of(shown.get("/").text, "acme")
+        server.kill()
+
+        parts = shown.events("/events/budgets", lambda part: "cannot be read now" in part)
+
+        assert section_of(parts[-1], "acme")
+        assert shown.get("/metrics").status == 503
+
+
+def test_server_that_is_away_from_the_start_is_a_banner(dashboard: StartDashboard) -> None:
+    shown = dashboard(SourceOptions(ledger_url="redis://127.0.0.1:1"))
+
+    parts = shown.events("/events/budgets", lambda part: "cannot be read now" in part)
+
+    assert "cannot be read now" in parts[-1]
+    assert shown.get("/").status == 503
+    assert shown.get("/metrics").status == 503
 
 
 def test_many_tenants_are_folded_but_can_be_opened(session: Path, dashboard: StartDashboard) -> None:

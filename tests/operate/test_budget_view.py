@@ -9,6 +9,7 @@ from agentic_trading.cli.budget_tables import budgets
 from agentic_trading.cli.output import print_table
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.errors import ControlsUnavailableError
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.status_feed import CounterStatus
 from agentic_trading.operate.budgets import (
@@ -102,3 +103,12 @@ def test_large_budget_table_shows_fullest_counters(capsys: pytest.CaptureFixture
     assert shown == ["agent-03", *(f"agent-{number}" for number in range(13, 60))]
     assert next(line for line in lines if "agent-03" in line).endswith("exhausted")
     assert any("and 12 more (--json lists all)" in line for line in lines)
+
+
+def test_unreachable_server_is_not_one_without_tenants() -> None:
+    async def views() -> list[BudgetView]:
+        async with open_location(BudgetLocationOptions(None, "redis://127.0.0.1:1")) as place:
+            return await read_views(place)
+
+    with pytest.raises(ControlsUnavailableError):
+        asyncio.run(views())
