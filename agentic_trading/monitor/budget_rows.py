@@ -227,11 +227,17 @@ def _text(place: float) -> str:
 
 
 def _window_text(counter: CounterStatus, as_of: datetime) -> str:
-    """Return the id of a window for readers, without the part that is also in `as_of`: `20:00`, `2026-11-27`."""
-    text = _OFFSET.sub("", counter.window_id).replace("T", " ")
+    """Return the id of a window for readers, without the part that is also in `as_of`: `20:00`, `2026-11-27`.
+
+    Times of another zone than UTC have their offset, because all other times of the page are UTC.
+    """
+    offset = "".join(_OFFSET.findall(counter.window_id))
+    text = counter.window_id.removesuffix(offset).replace("T", " ")
     text = f"{text}:00" if counter.window is Window.HOUR else text
     today = f"{as_of:%Y-%m-%d}"
-    return "" if today.startswith(text) else text.removeprefix(today).strip()
+    if today.startswith(text):
+        return ""
+    return f"{text.removeprefix(today)} {offset.removesuffix('+0000')}".strip()
 
 
 def _outlook(counter: CounterStatus, unit: Unit, share: float, as_of: datetime, *, runs: bool) -> Outlook:

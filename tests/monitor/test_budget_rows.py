@@ -166,7 +166,9 @@ def test_forecast_is_held_against_the_time_of_the_session() -> None:
         (Window.MONTH, DAY[:7], ""),
         (Window.MONTH, "2020-01", "2020-01"),
         (Window.HOUR, f"{DAY}T20+0000", "20:00"),
-        (Window.HOUR, "2020-01-01T20-0500", "2020-01-01 20:00"),
+        (Window.HOUR, "2020-01-01T20-0500", "2020-01-01 20:00 -0500"),
+        (Window.HOUR, f"{DAY}T20-0500", "20:00 -0500"),
+        (Window.MINUTE, f"{DAY}T20:10+0530", "20:10 +0530"),
         (Window.MINUTE, f"{DAY}T20:10+0000", "20:10"),
     ],
 )
