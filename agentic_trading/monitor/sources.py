@@ -157,7 +157,7 @@ async def open_sources(options: SourceOptions) -> AsyncGenerator[Sources]:
     """Open the sources of a dashboard while the block runs.
 
     Raises:
-        OptionError: If a folder or log does not exist.
+        OptionError: If a folder or log cannot be read.
 
     """
     options = await asyncio.to_thread(_with_absolute_paths, options)
@@ -170,16 +170,27 @@ async def open_sources(options: SourceOptions) -> AsyncGenerator[Sources]:
 
 
 def _with_absolute_paths(options: SourceOptions) -> SourceOptions:
-    """Return the options with absolute paths. Raises `OptionError` for a folder or log that does not exist."""
+    """Return the options with absolute paths. Raises `OptionError` for a folder or log that cannot be read."""
     named = [("--store", path) for path in options.stores]
     if options.archive is not None:
         named.append(("--archive", options.archive))
     for option, path in named:
-        if not path.is_dir() and not has_log(path):
+        if (problem := _problem(path)) and not has_log(path):
             allowed = f"a log, a folder with {LOG_NAME}, or a folder of such folders"
-            raise OptionError(option, f"{path}, which does not exist", allowed)
+            raise OptionError(option, f"{path}, which {problem}", allowed)
     archive = None if options.archive is None else _absolute(options.archive)
     return replace(options, stores=tuple(map(_absolute, options.stores)), archive=archive)
+
+
+def _problem(folder: Path) -> str:
+    """Return why a folder cannot be read, or an empty text."""
+    try:
+        next(folder.iterdir(), None)
+    except (FileNotFoundError, NotADirectoryError):
+        return "does not exist"
+    except OSError as e:
+        return f"cannot be read ({e.strerror})"
+    return ""
 
 
 def _absolute(path: Path) -> Path:
