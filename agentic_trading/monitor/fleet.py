@@ -96,7 +96,8 @@ NO_LETTERS: Final = FoundLetters(0, (), (), is_cut=False)
 class FleetPage:
     """Shows workers and logs, and the bus if there is one.
 
-    A dashboard of one tenant has neither the bus nor numbers of lines, because these are of all tenants.
+    A dashboard of one tenant has neither the bus nor numbers of lines, because these are of all tenants. It
+    names no log without a record of the tenant.
 
     Args:
         sources: The sources.
@@ -124,7 +125,7 @@ class FleetPage:
             await self._sources.readings.read()  # later it is read for the page of budgets
         if self._read_at is not None and now - self._read_at < READ_EVERY_S:
             return
-        self._ends = [(log, await self._end_of(log)) for log in (await self._sources.logs())[:MOST_LOGS]]
+        self._ends = await self._read_ends()
         if self._bus is not None:
             self._lags = await consumer_lags(self._bus)
             if self._scanned_at is None or now - self._scanned_at >= SCANNED_EVERY_S:
@@ -134,8 +135,19 @@ class FleetPage:
 
     async def answer(self, request: PageRequest) -> PageAnswer:  # noqa: ARG002 - as pages are asked
         """Return the page."""
-        logs = await self._sources.logs()
-        return PageAnswer("agentic_trading.monitor/fleet.html.j2", self._page(len(logs)))
+        logs = len(await self._sources.logs()) if self._sources.tenant is None else len(self._ends)
+        return PageAnswer("agentic_trading.monitor/fleet.html.j2", self._page(logs))
+
+    async def _read_ends(self) -> list[tuple[ShownLog, Fact | None]]:
+        """Return the first logs, each with its last record. For one tenant, only those with a record of it."""
+        found = list[tuple[ShownLog, Fact | None]]()
+        for log in await self._sources.logs():
+            if len(found) == MOST_LOGS:
+                break
+            end = await self._end_of(log)
+            if end is not None or self._sources.tenant is None:
+                found.append((log, end))
+        return found
 
     async def _end_of(self, log: ShownLog) -> Fact | None:
         """Return the last record of a log, or None if it is empty or cannot be read."""

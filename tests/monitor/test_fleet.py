@@ -11,11 +11,14 @@ from agentic_trading.bus.codec import dead_letter_message, envelope_message
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, DeadLetter, topics_with
 from agentic_trading.clock import SystemClock
+from agentic_trading.monitor import fleet as fleet_page
 from agentic_trading.monitor.sources import SourceOptions
 from agentic_trading.platform import BusConfig, PlatformConfig
+from tests.audit.reading import desk
 from tests.gateway import asking
 from tests.monitor.conftest import StartDashboard
 from tests.monitor.fleet import Fleet
+from tests.monitor.record_pages import add, in_thread
 from tests.monitor.test_budgets import section_of, text_of
 from tests.redis_bus import broker, make_topics
 from tests.redis_server import namespace
@@ -85,6 +88,22 @@ def test_one_tenant_sees_no_numbers_of_others(
     assert "Dead letters" not in html
     assert "admitted" not in html
     assert "w1 log - " in section_of(html, "Logs")
+
+
+async def test_log_without_a_record_of_the_tenant_is_not_named(
+    dashboard: StartDashboard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_page, "MOST_LOGS", 2)
+    for number in range(3):
+        await add(tmp_path / f"of-fund-{number}" / "interactions.jsonl", *desk("fund"))
+    await add(tmp_path / "z-of-bank" / "interactions.jsonl", *desk("bank"))
+
+    shown = dashboard(SourceOptions((tmp_path,), tenant="bank"))
+
+    html = (await in_thread(shown.get, "/fleet")).text
+    assert "z-of-bank" in html
+    assert "of-fund" not in html
+    assert "not listed" not in html
 
 
 def test_bus_that_is_away_is_a_banner(dashboard: StartDashboard, fleet: Fleet) -> None:
