@@ -203,7 +203,7 @@ def counter_rows(name: str, view: BudgetView, counter: CounterStatus, now: datet
             id="" if counter.id == view.tenant else counter.id,
             window=window_name(counter),
             window_id=_window_text(counter, as_of),
-            used=f"{share:.0%} used, {held / most if most else 0:.0%} held",
+            used=f"{100 * spent // most if most else 100}% used, {100 * held // most if most else 0}% held",
             bar=(_text(ends[0]), _text(ends[1]), _text(ends[2])),
             widths=(_text(ends[1]), _text(ends[1] - ends[0]), _text(ends[2] - ends[1])),
             spent=amount(unit, spent),

@@ -89,6 +89,16 @@ def test_row_has_all_amounts() -> None:
     assert found.widths == ("40.0", "10.0", "20.0")
 
 
+def test_share_below_the_limit_is_never_all_of_it() -> None:
+    found = row(spent=(10 * NANO - 1, 0, 0), held=(0, 0, 0), in_doubt=(0, 0, 0))
+
+    assert (found.used, found.outlook.text) == ("99% used, 0% held", "99 % used")
+
+
+def test_share_has_no_rounding_error_of_a_float() -> None:
+    assert row(spent=(29 * NANO // 10, 0, 0), held=(NANO * 57 // 10, 0, 0)).used == "29% used, 57% held"
+
+
 def test_bar_of_overspent_counter_ends_at_its_box() -> None:
     found = row(spent=(25 * NANO, 0, 0), in_doubt=(0, 0, 0))
 
