@@ -1,8 +1,14 @@
-"""Templates of pages: texts are escaped, and an undefined name is an error."""
+"""Templates of pages: texts are escaped, and an undefined name is an error.
+
+Control characters are escaped too, because names of agents and texts of models may turn the direction of writing.
+The value of a field in a form keeps them with the filter `e`, because it is sent again.
+"""
 
 from functools import cache
 from importlib.resources import files
 from typing import Any
+
+from agentic_trading.operate.lines import printable_lines
 
 
 @cache
@@ -31,11 +37,16 @@ def _environment() -> Any:
         package, _, name = template.partition("/")
         return packaged(package, name)
 
+    def legible(value: object) -> object:
+        is_text = isinstance(value, str) and not hasattr(value, "__html__")  # HTML has been escaped before
+        return printable_lines(str(value)) if is_text else value
+
     # Undefined names are errors, because a missing figure would otherwise be an empty text.
     return jinja2.Environment(
         loader=jinja2.FunctionLoader(load),
         undefined=jinja2.StrictUndefined,
         autoescape=True,
+        finalize=legible,
         auto_reload=False,
         trim_blocks=True,
         lstrip_blocks=True,

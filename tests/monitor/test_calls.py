@@ -1,7 +1,7 @@
 """The page Calls: filters, pages and texts."""
 
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 
@@ -281,3 +281,13 @@ async def test_figures_are_those_of_the_report(sessions: dict[str, RunReport]) -
     accepted = sum(row.outcome == "accepted" for row in rows)
     assert accepted == report.accepted
     assert sum("not sent" not in row.tags for row in rows) == report.sent
+
+
+async def test_form_keeps_a_filter_as_it_was_given(log: Path, dashboard: StartDashboard) -> None:
+    shown = dashboard(SourceOptions((log,)))
+
+    query = urlencode({"grep": "a\u200cb", "subject": "c\u200cd"})
+    html = (await in_thread(shown.get, f"/calls?{query}")).text
+
+    assert 'name="grep" value="a\u200cb"' in html
+    assert 'name="subject" value="c\u200cd"' in html

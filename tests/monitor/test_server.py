@@ -17,6 +17,7 @@ from agentic_trading.monitor.sources import SourceOptions, Sources
 from agentic_trading.platform.errors import OptionError
 from tests.monitor.conftest import RunningDashboard, StartDashboard
 from tests.monitor.counted import FILE, CountedPage
+from tests.monitor.record_pages import HOSTILE, LEGIBLE
 
 
 @pytest.fixture
@@ -142,6 +143,13 @@ def test_wrong_query_is_shown(shown: RunningDashboard) -> None:
 
     assert found.status == 400
     assert "text is missing" in found.text
+
+
+def test_control_characters_are_escaped_on_every_page(shown: RunningDashboard) -> None:
+    found = shown.get(f"/?text={quote(HOSTILE)}").text
+
+    assert f'<p id="text">{escape(LEGIBLE).replace("&quot;", "&#34;")}</p>' in found
+    assert not {"\x1b", "\u202e", "\x00"} & {*found}
 
 
 @pytest.mark.parametrize("status", [400, 503])
