@@ -41,7 +41,8 @@ def security_headers(style_digest: str = "") -> Mapping[str, str]:
 def is_own_host(header: str, bound: str) -> bool:
     """Return whether the header `Host` names the bound host. A web page elsewhere cannot send such a header.
 
-    A server that is bound to all addresses has the name of the machine and every address without a name.
+    A server that is bound to all addresses has the name of the machine, `localhost`, and every address without a
+    name.
     """
     name = header.lower().rpartition(":")[0] if _has_port(header) else header.lower()
     name = name.strip("[]")
@@ -49,7 +50,8 @@ def is_own_host(header: str, bound: str) -> bool:
         return name == "localhost" or is_loopback(name)
     if name == bound.lower():
         return True
-    return bound in {"0.0.0.0", "::"} and (_is_address(name) or name == gethostname().lower())  # noqa: S104 - compared, not bound
+    is_of_machine = _is_address(name) or name in {"localhost", gethostname().lower()}
+    return is_of_machine and bound in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
 
 
 def _has_port(header: str) -> bool:

@@ -151,7 +151,9 @@ def test_token_file_is_checked(tmp_path: Path) -> None:
         ("other.example", "desk.example", False),
         ("127.0.0.1", "desk.example", False),
         ("192.0.2.7:8765", "0.0.0.0", True),  # noqa: S104 - nothing is bound
+        ("localhost:8765", "0.0.0.0", True),  # noqa: S104 - nothing is bound
         ("[2001:db8::1]:8765", "::", True),
+        ("localhost:8765", "192.0.2.1", False),
         ("attacker.example", "0.0.0.0", False),  # noqa: S104 - nothing is bound
         ("attacker.example", "127.0.0.1", False),
         ("", "127.0.0.1", False),
