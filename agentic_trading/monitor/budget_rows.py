@@ -271,7 +271,7 @@ def refusal_rows(views: Iterable[BudgetView], most: int) -> list[RefusalRow]:
     """Return the refusals in the last reports, the same reasons together, newest first."""
     found: dict[tuple[str, ...], list[tuple[datetime, str, str]]] = {}
     for view in views:
-        for one in {refused.model_copy(): None for worker in view.workers for refused in worker.refusals}:
+        for one in {refused: None for worker in view.workers for refused in worker.refusals}:
             # Without its counter, a reason is its text, which has amounts that differ from call to call.
             counter = (one.scope or "", one.id, one.window or "", one.unit or "")
             reason = counter if any(counter) else (one.why,)
