@@ -223,6 +223,57 @@ _MISSES_KEPT = 10_000  # a limit, because every call of a changed program may be
 _PLACES_NAMED = 5
 
 
+class _SameRequests:
+    """The recorded calls of an agent's step with one request, numbered in the order of the log."""
+
+    def __init__(self) -> None:
+        # By recorded envelope: its stored occurrence. By envelope and attempt: the result.
+        self.occurrences: dict[str, int] = {}
+        self.results: dict[tuple[str, int], bytes] = {}
+        self.used: set[tuple[str, int]] = set()
+        self._by_number: dict[int, str] = {}
+        self._first_number = 0
+        # By asking envelope: the recorded one whose results it gets.
+        self._served: dict[str, str] = {}
+        self._taken: set[str] = set()
+
+    def add(self, envelope: LLMEnvelope, result: LLMResult) -> None:
+        """Add an attempt."""
+        recorded = envelope.envelope_id
+        if recorded not in self.occurrences:
+            # A client counts from 0 again after a restart, so that a number given twice begins another run.
+            if self._first_number + envelope.occurrence in self._by_number:
+                self._first_number = max(self._by_number) + 1
+            self._by_number[self._first_number + envelope.occurrence] = recorded
+            self.occurrences[recorded] = envelope.occurrence
+        self.results.setdefault((recorded, result.attempt_number), result.wire)
+
+    def source(self, asking: str, occurrence: int, attempt: int) -> str | None:
+        """Return the recorded envelope whose result an attempt gets, or None."""
+        # The same envelope first, because clients that count apart may have recorded one key twice (decision 53).
+        if (asking, attempt) in self.results:
+            return asking
+        # An envelope may be delivered again, or tried again, and then gets the answers of the same record.
+        if asking in self._served:
+            return self._served[asking] if (self._served[asking], attempt) in self.results else None
+        numbered = self._by_number.get(occurrence)
+        if numbered is not None and self.is_free(numbered, attempt):
+            return numbered
+        same = (one for one, number in self.occurrences.items() if number == occurrence)
+        return next((one for one in same if self.is_free(one, attempt)), None)
+
+    def is_free(self, recorded: str, attempt: int) -> bool:
+        """Return whether an attempt is on record, and no other envelope gets the results of its call."""
+        return (recorded, attempt) in self.results and recorded not in self._taken
+
+    def take(self, recorded: str, asking: str, attempt: int) -> LLMResult:
+        """Return the recorded result of an attempt, which no other envelope gets from now on."""
+        self._served[asking] = recorded
+        self._taken.add(recorded)
+        self.used.add((recorded, attempt))
+        return LLMResult.from_wire(self.results[recorded, attempt])
+
+
 class RecordedAnswers:
     """Serve recorded attempts by their `RecordedKey`.
 
@@ -230,8 +281,11 @@ class RecordedAnswers:
 
     A recorded answer is returned unchanged and is read again. A recorded failure (timeout, refusal, budget,
     …) is raised again. A call without a record is a miss, even if another agent, step or tenant made the same
-    request. If a key was recorded more than once, the attempt at the same envelope is served. Otherwise each
-    record is served to one envelope, in the order of the log, and the next envelope is a miss.
+    request. The attempt at the same envelope is served, if it is on record. Otherwise each record is served to
+    one envelope, and the next envelope is a miss.
+
+    A client counts occurrences from 0 again after a restart. The log is therefore numbered across restarts: if
+    two runs made a request twice each, a replay that makes it four times gets all four answers in order.
 
     Only the bytes of the results are kept in memory, because requests are ten times as large.
     """
@@ -239,45 +293,27 @@ class RecordedAnswers:
     speaks: frozenset[Api] = frozenset(APIS)
 
     def __init__(self, interactions: Iterable[LLMInteraction] = ()) -> None:
-        # By request hash and key: the result of each recorded envelope, in the order of the log.
-        self._known: dict[str, dict[RecordedKey, dict[str, bytes]]] = {}
-        # By key: the recorded envelope that was served to each envelope.
-        self._served: dict[RecordedKey, dict[str, str]] = {}
+        # By request hash, then by tenant, agent and step.
+        self._known: dict[str, dict[tuple[str, str, str], _SameRequests]] = {}
         self._missed: set[RecordedKey] = set()
         for interaction in interactions:
             self.add(interaction)
 
     def add(self, interaction: LLMInteraction) -> None:
-        """Add an attempt to those that are served."""
-        envelope, result = interaction.envelope, interaction.result
-        key = RecordedKey.of(envelope, result.attempt_number)
-        same_request = self._known.setdefault(key.request_hash, {})
-        same_request.setdefault(key, {}).setdefault(envelope.envelope_id, result.wire)
+        """Add an attempt to those that are served, in the order of the log."""
+        envelope = interaction.envelope
+        places = self._known.setdefault(envelope.request_hash, {})
+        places.setdefault(_place(envelope), _SameRequests()).add(envelope, interaction.result)
 
     async def find(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
         """Return the recorded result of an attempt, or None."""
-        key = RecordedKey.of(envelope, attempt)
-        found = self._known.get(key.request_hash, {}).get(key, {})
-        served = self._served.setdefault(key, {}) if found else {}
-        source = self._source(envelope.envelope_id, found, served)
-        if source is None:
+        same = self._known.get(envelope.request_hash, {}).get(_place(envelope))
+        source = None if same is None else same.source(envelope.envelope_id, envelope.occurrence, attempt)
+        if same is None or source is None:
             if len(self._missed) < _MISSES_KEPT:
-                self._missed.add(key)
+                self._missed.add(RecordedKey.of(envelope, attempt))
             return None
-        served[envelope.envelope_id] = source
-        return LLMResult.from_wire(found[source])
-
-    def _source(self, asking: str, found: Mapping[str, bytes], served: Mapping[str, str]) -> str | None:
-        """Return the id of the recorded envelope whose result is served to the envelope `asking`, or None."""
-        # The same envelope first, because clients that count apart may have recorded one key twice (decision 53).
-        if asking in found:
-            return asking
-        # An envelope may be delivered again, and then gets the same answer.
-        if asking in served:
-            return served[asking]
-        # A client counts from 0 again after a restart. The first record would answer for all later days.
-        taken = set(served.values())
-        return next((recorded for recorded in found if recorded not in taken), None)
+        return same.take(source, envelope.envelope_id, attempt)
 
     @property
     def misses(self) -> list[RecordedKey]:
@@ -288,25 +324,31 @@ class RecordedAnswers:
     def unused(self) -> list[RecordedKey]:
         """The keys that were recorded but not requested, sorted. A key is repeated for each unused record."""
         return sorted(
-            key
-            for same_request in self._known.values()
-            for key, found in same_request.items()
-            for _ in found.keys() - self._served.get(key, {}).values()
+            RecordedKey(*place, request_hash, same.occurrences[recorded], attempt)
+            for request_hash, places in self._known.items()
+            for place, same in places.items()
+            for recorded, attempt in same.results.keys() - same.used
         )
 
-    def _miss(self, key: RecordedKey) -> str:
+    async def explain_miss(self, envelope: LLMEnvelope, attempt: int) -> str:
         """Return the message of a miss, with the tenant's calls for which the request is recorded."""
+        key = RecordedKey.of(envelope, attempt)
         places = {
-            f"agent {one.agent!r}, step {one.step!r}, occurrence {one.occurrence}, attempt {one.attempt}"
-            for one in self._known.get(key.request_hash, {})
-            if one.tenant == key.tenant
+            (agent, step, occurrence, tried)
+            for (tenant, agent, step), same in self._known.get(key.request_hash, {}).items()
+            if tenant == key.tenant
+            for recorded, tried in same.results
+            for occurrence in (same.occurrences[recorded],)
         }
         message = f"no recorded answer to {key}"
-        if key in self._served:
+        if (key.agent, key.step, key.occurrence, attempt) in places:
             return f"{message}; its records are all served to other calls: ask once for each record, or record this call"
         if not places:
             return f"{message}; the request is not recorded for this tenant: replay the recorded request, or record this one"
-        named = "; ".join(sorted(places)[:_PLACES_NAMED])
+        named = "; ".join(
+            f"agent {agent!r}, step {step!r}, occurrence {occurrence}, attempt {tried}"
+            for agent, step, occurrence, tried in sorted(places)[:_PLACES_NAMED]
+        )
         return (
             f"{message}; the same request is recorded for: {named}. Ask as one of them, or record this call"
         )
@@ -321,7 +363,7 @@ class RecordedAnswers:
         envelope = request.envelope
         result = await self.find(envelope, request.attempt)
         if result is None:
-            missed = self._miss(RecordedKey.of(envelope, request.attempt))
+            missed = await self.explain_miss(envelope, request.attempt)
             raise ProviderError(FailureKind.REPLAY_MISS, missed, sent=False)
         if _was_answered(result):
             return ModelResponse(
@@ -349,6 +391,10 @@ class RecordedAnswers:
 
     async def aclose(self) -> None:
         """Do nothing."""
+
+
+def _place(envelope: LLMEnvelope) -> tuple[str, str, str]:
+    return envelope.tenant_id, envelope.agent_id, envelope.step
 
 
 def _was_answered(result: LLMResult) -> bool:

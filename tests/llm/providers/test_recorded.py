@@ -182,6 +182,51 @@ async def test_records_of_one_key_are_served_once_each_in_order() -> None:
     assert (answers.misses, answers.unused) == ([key], [])
 
 
+def run(*texts: str) -> list[LLMInteraction]:
+    """Return the records of equal requests that one client made since its start."""
+    return [recorded(request(occurrence=number), raw_output=text) for number, text in enumerate(texts)]
+
+
+async def texts_of(answers: RecordedAnswers, *occurrences: int) -> list[str]:
+    """Return the answers to equal requests, each in an envelope of its own. A miss is an empty text."""
+    found = [await answers.find(request(occurrence=number).envelope, 1) for number in occurrences]
+    return ["" if one is None else one.raw_output for one in found]
+
+
+@pytest.mark.parametrize("lengths", [(1, 3), (2, 2), (3, 1), (1, 1, 2)])
+async def test_one_replay_of_several_runs_gets_their_answers_in_order(lengths: tuple[int, ...]) -> None:
+    runs = [[f"run {number}, {place}" for place in range(length)] for number, length in enumerate(lengths)]
+    live = [text for texts in runs for text in texts]
+    answers = RecordedAnswers(one for texts in runs for one in run(*texts))
+
+    assert await texts_of(answers, *range(len(live) + 1)) == [*live, ""]
+    assert answers.unused == []
+
+
+async def test_calls_recorded_out_of_order_keep_their_occurrence() -> None:
+    first, second = run("first", "second")
+    day_2 = run("third", "fourth")
+    answers = RecordedAnswers([second, first, *day_2[::-1]])
+
+    assert await texts_of(answers, 0, 1, 2, 3) == ["first", "second", "third", "fourth"]
+
+
+async def test_replay_that_restarts_too_gets_the_next_run() -> None:
+    answers = RecordedAnswers([*run("a", "b"), *run("c", "d", "e")])
+
+    assert await texts_of(answers, 0, 1, 0, 1, 2, 2) == ["a", "b", "c", "d", "e", ""]
+
+
+async def test_second_attempt_has_the_record_of_its_first_one() -> None:
+    alone, again = recorded(request(), raw_output="alone"), request()
+    tried = [recorded(again, attempt_number=number, raw_output=f"try {number}") for number in (1, 2)]
+    answers, asked = RecordedAnswers([alone, *tried]), [request(), request(occurrence=1)]
+
+    found = [await answers.find(one.envelope, attempt) for one in asked for attempt in (1, 2)]
+
+    assert [one and one.raw_output for one in found] == ["alone", None, "try 1", "try 2"]
+
+
 async def test_miss_list_is_bounded() -> None:
     answers = RecordedAnswers([])
 
