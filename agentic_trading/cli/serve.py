@@ -39,6 +39,14 @@ BehindProxy = Annotated[
     bool,
     typer.Option("--behind-proxy", help="Allow other hosts, because a proxy with TLS is in front."),
 ]
+Volatile = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--volatile",
+        metavar="REGEX",
+        help="A text that differs between runs. A replay also matches requests without it. Repeatable.",
+    ),
+]
 DrainSeconds = Annotated[
     float,
     typer.Option(
@@ -55,6 +63,7 @@ def serve_command(
     provider: ServedBy = None,
     recording: From = None,
     behind_proxy: BehindProxy = False,
+    volatile: Volatile = None,
     drain_s: DrainSeconds = 30.0,
 ) -> None:
     """Serve chat completions, responses and Messages over HTTP, until SIGTERM or Ctrl-C.
@@ -73,9 +82,13 @@ def serve_command(
             ("--from", "--provider recorded") if provider is None else ("--provider", "--from PATH")
         )
         raise OptionError(option, f"given without {other}", f"both, or neither: {option} needs {other}")
+    if volatile and recording is None:
+        raise OptionError(
+            "--volatile", "given without --from", "--volatile with --provider recorded --from PATH"
+        )
     configured(config)
     host, port = host_and_port(http)
-    options = ServeOptions(config, host, port, store, recording, behind_proxy, drain_s)
+    options = ServeOptions(config, host, port, store, recording, behind_proxy, drain_s, volatile or ())
     with ExitStack() as stack:
         # The log has the prompts of other people's agents.
         stack.callback(os.umask, os.umask(0o077))
@@ -85,8 +98,7 @@ def serve_command(
 
         replayed = run_async(serve_api(options, lambda line: say(line, err=True), limit_the_end))
     if replayed is not None:
-        say(
-            f"replay: {replayed.misses} attempts without a record, {replayed.unused} records unused", err=True
-        )
+        for line in replayed.lines:
+            say(line, err=True)
         if replayed.misses:
             raise typer.Exit(ExitCode.FOUND_WRONG)

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol
 from zoneinfo import ZoneInfo
@@ -65,6 +65,10 @@ class Served(Protocol):
     @property
     def zone(self) -> ZoneInfo:
         """The time zone of budgets."""
+        ...
+
+    def headers(self, envelope: LLMEnvelope) -> Mapping[str, str]:
+        """Return the headers that a reply has beside those of its call."""
         ...
 
     def models(self, key: ApiKey) -> Sequence[str]:
@@ -251,7 +255,8 @@ class ApiServer:
             raise RequestError(errors.BUS_AWAY, str(outcome))
         if isinstance(outcome, Exception):
             raise outcome
-        return calls.call_reply(asked, envelope, outcome, self.served.zone)
+        reply = calls.call_reply(asked, envelope, outcome, self.served.zone)
+        return replace(reply, headers={**reply.headers, **self.served.headers(envelope)})
 
     async def _kept_open(
         self,

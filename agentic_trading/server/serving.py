@@ -36,6 +36,7 @@ from agentic_trading.platform.status_pages import is_loopback
 from agentic_trading.server import errors
 from agentic_trading.server.api_keys import ApiKey, ApiKeys, api_keys_file
 from agentic_trading.server.errors import RequestError
+from agentic_trading.server.recording import Replayed, ServedRecording, VolatileTexts
 from agentic_trading.server.server import ApiServer, api_server
 
 RECORDED: Final = "recorded"
@@ -53,6 +54,7 @@ class ServeOptions:
         recording: A log whose answers are served. None calls the providers.
         behind_proxy: Whether a proxy with TLS is in front, so that other hosts are allowed.
         drain_s: Seconds for calls under way after a signal.
+        volatile: Patterns of texts that differ between runs. A replay also matches requests without them.
 
     """
 
@@ -63,20 +65,7 @@ class ServeOptions:
     recording: Path | None = None
     behind_proxy: bool = False
     drain_s: float = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """The use of a recording.
-
-    Attributes:
-        misses: The number of attempts that were not recorded.
-        unused: The number of recorded attempts that were not requested.
-
-    """
-
-    misses: int
-    unused: int
+    volatile: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -88,6 +77,12 @@ class ServedPlatform:
     zone: ZoneInfo
     models_by_name: Sequence[str]
     clients: Mapping[str, StructuredGateway] = field(default_factory=dict)
+    recording: ServedRecording | None = None
+
+    def headers(self, envelope: LLMEnvelope) -> Mapping[str, str]:
+        """Return the headers that a reply has beside those of its call."""
+        is_volatile = self.recording is not None and self.recording.is_volatile_match(envelope.envelope_id)
+        return {"x-agentic-matched": "volatile"} if is_volatile else {}
 
     def models(self, key: ApiKey) -> Sequence[str]:
         """Return the names of the models that a key may use."""
@@ -153,7 +148,7 @@ async def serve_api(
         allowed = "127.0.0.1, [::1] or localhost, or --behind-proxy if a proxy with TLS is in front"
         raise OptionError("--http", f"{options.host}, which other machines reach without TLS", allowed)
     config = await asyncio.to_thread(_config, options)
-    answers = None if options.recording is None else await _recording(options.recording)
+    answers = None if options.recording is None else await _recording(options, options.recording, config)
     if answers is None and (problems := await check_platform(config)):
         raise ConfigError(problems)
     ports = Ports() if answers is None else Ports(providers=Providers.every(answers), recorded=answers)
@@ -166,6 +161,7 @@ async def serve_api(
 
     with on_first_signal(stop):
         async with _served(config, ports, keys, options.drain_s) as served:
+            served.recording = answers
             server = ApiServer(
                 keys, served, SystemClock(), config.bus.max_message_bytes, is_local=not options.behind_proxy
             )
@@ -175,7 +171,7 @@ async def serve_api(
                 say(f"serving {url} for {len(keys.names)} API keys")
                 await stopping.wait()
                 say("stopping")
-    return None if answers is None else Replayed(len(answers.misses), len(answers.unused))
+    return None if answers is None else answers.use
 
 
 @asynccontextmanager
@@ -226,12 +222,12 @@ def _keys(options: ServeOptions, config: PlatformConfig) -> ApiKeys:
     return keys
 
 
-async def _recording(path: Path) -> port_adapters.Recording:
-    """Return the answers of the logs at `path`. Raises `OptionError` without a log."""
+async def _recording(options: ServeOptions, path: Path, config: PlatformConfig) -> ServedRecording:
+    """Return the answers of the logs at `path`. Raises `OptionError` without a log, or if a pattern is wrong."""
+    answers = ServedRecording(VolatileTexts(options.volatile), config.redaction)
     logs = await asyncio.to_thread(logs_at, path)
     if not logs:
         raise OptionError("--from", f"{path}, where there is no log", "a log, or the folder of a log")
-    answers = port_adapters.recording()
     for log in logs:
         async with aclosing(port_adapters.records_of(log)) as records, aclosing(records.scan()) as entries:
             async for entry in entries:

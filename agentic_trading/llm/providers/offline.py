@@ -307,11 +307,15 @@ class RecordedAnswers:
 
     async def find(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
         """Return the recorded result of an attempt, or None."""
+        found = self._found(envelope, attempt)
+        if found is None and len(self._missed) < _MISSES_KEPT:
+            self._missed.add(RecordedKey.of(envelope, attempt))
+        return found
+
+    def _found(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
         same = self._known.get(envelope.request_hash, {}).get(_place(envelope))
         source = None if same is None else same.source(envelope.envelope_id, envelope.occurrence, attempt)
         if same is None or source is None:
-            if len(self._missed) < _MISSES_KEPT:
-                self._missed.add(RecordedKey.of(envelope, attempt))
             return None
         return same.take(source, envelope.envelope_id, attempt)
 
