@@ -47,6 +47,13 @@ Volatile = Annotated[
         help="A text that differs between runs. A replay also matches requests without it. Repeatable.",
     ),
 ]
+TlsCertificate = Annotated[
+    Path | None,
+    typer.Option("--tls-cert", metavar="FILE", help="Certificate of the server, in PEM. Needs --tls-key."),
+]
+TlsKey = Annotated[
+    Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of the certificate, in PEM.")
+]
 DrainSeconds = Annotated[
     float,
     typer.Option(
@@ -63,6 +70,8 @@ def serve_command(
     provider: ServedBy = None,
     recording: From = None,
     behind_proxy: BehindProxy = False,
+    tls_cert: TlsCertificate = None,
+    tls_key: TlsKey = None,
     volatile: Volatile = None,
     drain_s: DrainSeconds = 30.0,
 ) -> None:
@@ -86,9 +95,15 @@ def serve_command(
         raise OptionError(
             "--volatile", "given without --from", "--volatile with --provider recorded --from PATH"
         )
+    tls_files = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
+    if tls_files is None and (tls_cert or tls_key):
+        option, other = ("--tls-cert", "--tls-key") if tls_cert else ("--tls-key", "--tls-cert")
+        raise OptionError(option, f"given without {other}", "both, or neither")
     configured(config)
     host, port = host_and_port(http)
-    options = ServeOptions(config, host, port, store, recording, behind_proxy, drain_s, volatile or ())
+    options = ServeOptions(
+        config, host, port, store, recording, behind_proxy, drain_s, volatile or (), tls_files
+    )
     with ExitStack() as stack:
         # The log has the prompts of other people's agents.
         stack.callback(os.umask, os.umask(0o077))

@@ -21,7 +21,8 @@ from agentic_trading.monitor.pages import pages_of
 from agentic_trading.monitor.render import packaged, rendered
 from agentic_trading.monitor.sources import SourceOptions, Sources, open_sources
 from agentic_trading.platform.errors import OptionError
-from agentic_trading.platform.status_pages import ListenError, host_and_port
+from agentic_trading.platform.listener import listening
+from agentic_trading.platform.status_pages import host_and_port
 
 log = get_logger()
 
@@ -295,20 +296,8 @@ async def dashboard_server(dashboard: Dashboard, host: str, port: int) -> AsyncG
         ListenError: If the address cannot be used.
 
     """
-    runner = web.AppRunner(
-        dashboard.application(), access_log=None, handle_signals=False, shutdown_timeout=SEND_WITHIN_S
-    )
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, host, port)
-        try:
-            await site.start()
-        except OSError as e:
-            raise ListenError(f"{host}:{port}", f"which cannot be used ({e.strerror})") from e
-        shown = f"[{host}]" if ":" in host else host
-        yield f"http://{shown}:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with listening(dashboard.application(), host, port, end_within_s=SEND_WITHIN_S) as url:
+        yield url
 
 
 async def serve_dashboard(

@@ -121,7 +121,7 @@ def _cpu_limit(seconds: float) -> Iterator[None]:
 _BODY: Final = "body."
 
 
-def values_of(envelope: LLMEnvelope) -> list[tuple[str, str]]:
+def request_values(envelope: LLMEnvelope) -> list[tuple[str, str]]:
     """Return path and JSON text of each value that the hash of a client's request covers."""
     asked = VerbatimRequest.of(envelope.context)
     settings = {
@@ -235,7 +235,7 @@ class ServedRecording(port_adapters.Recording):
         envelope, result = interaction.envelope, interaction.result
         if envelope.response_format is not ResponseFormat.VERBATIM:
             return
-        values = values_of(envelope)
+        values = request_values(envelope)
         numbers = array("L", (self._number(value) for value in values))
         recorded = _Recorded(
             len(self._records) + 1, _place(envelope), envelope.request_hash, envelope.envelope_id,
@@ -276,7 +276,7 @@ class ServedRecording(port_adapters.Recording):
         if not self._volatile or envelope.response_format is not ResponseFormat.VERBATIM:
             return None
         try:
-            struck = self._volatile.struck(values_of(envelope))
+            struck = self._volatile.struck(request_values(envelope))
         except SlowPatternError:
             self._slow.add(envelope.envelope_id)
             return None
@@ -302,7 +302,7 @@ class ServedRecording(port_adapters.Recording):
         ]
         if rows and envelope.response_format is ResponseFormat.VERBATIM:
             # In a thread, because a recording may have thousands of requests.
-            nearest = await asyncio.to_thread(self._nearest, values_of(envelope), envelope.step, rows)
+            nearest = await asyncio.to_thread(self._nearest, request_values(envelope), envelope.step, rows)
             message = f"{message}. {nearest}"
         if len(self._messages) < MISSES_NAMED:
             self._messages[envelope.request_hash, envelope.occurrence, attempt] = message

@@ -1,6 +1,7 @@
 """The HTTP server: its routes, the key of a request, and the replies of calls as wholes and as events."""
 
 import asyncio
+import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -19,7 +20,8 @@ from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.verbatim import Api
 from agentic_trading.logger import get_logger
-from agentic_trading.platform.status_pages import ListenError, is_loopback
+from agentic_trading.platform.listener import Connections, listening
+from agentic_trading.platform.status_pages import is_loopback
 from agentic_trading.server import calls, errors
 from agentic_trading.server.api_keys import ApiKey
 from agentic_trading.server.errors import HttpFailure, RequestError, error_body
@@ -398,7 +400,15 @@ def _is_this_machine(host: str) -> bool:
 
 
 @asynccontextmanager
-async def api_server(server: ApiServer, host: str, port: int, *, drain_s: float) -> AsyncGenerator[str]:
+async def api_server(
+    server: ApiServer,
+    host: str,
+    port: int,
+    *,
+    drain_s: float,
+    tls: ssl.SSLContext | None = None,
+    connections: Connections | None = None,
+) -> AsyncGenerator[str]:
     """Serve while the block runs, then end the requests under way. Yields the URL. Port 0 selects a free port.
 
     Args:
@@ -406,27 +416,24 @@ async def api_server(server: ApiServer, host: str, port: int, *, drain_s: float)
         host: The host.
         port: The port.
         drain_s: Seconds for the requests under way at the end.
+        tls: The certificate of the server. None serves without TLS.
+        connections: Its connections, with their limits.
 
     Raises:
         ListenError: If the address cannot be used.
 
     """
-    runner = web.AppRunner(
-        server.application(), access_log=None, handle_signals=False, shutdown_timeout=drain_s
-    )
-    await runner.setup()
+    loop = asyncio.get_running_loop()
+    end = loop.time()
+    app = server.application()
     try:
-        site = web.TCPSite(runner, host, port)
-        try:
-            await site.start()
-        except OSError as e:
-            raise ListenError(f"{host}:{port}", f"which cannot be used ({e.strerror})") from e
-        shown = f"[{host}]" if ":" in host else host
-        yield f"http://{shown}:{runner.addresses[0][1]}"
+        async with listening(app, host, port, end_within_s=drain_s, tls=tls, connections=connections) as url:
+            try:
+                yield url
+            finally:
+                server.is_stopping = True
+                end = loop.time() + drain_s
     finally:
-        server.is_stopping = True
-        end = asyncio.get_running_loop().time() + drain_s
-        await runner.cleanup()
         # Calls without a client have the rest of the time. The platform then ends those that still run.
         with suppress(TimeoutError):
             async with asyncio.timeout_at(end):

@@ -22,6 +22,7 @@ from agentic_trading.platform import port_adapters
 from agentic_trading.platform.check import check_platform
 from agentic_trading.platform.config import BusConfig, LedgerConfig, PlatformConfig
 from agentic_trading.platform.errors import ConfigError, OptionError
+from agentic_trading.platform.listener import server_tls
 from agentic_trading.platform.metrics import (
     attempt_samples,
     budget_samples,
@@ -54,6 +55,7 @@ class ServeOptions:
         recording: A log whose answers are served. None calls the providers.
         behind_proxy: Whether a proxy with TLS is in front, so that other hosts are allowed.
         drain_s: Seconds for calls under way after a signal.
+        tls_files: The files of the certificate and of its key. None serves without TLS.
         volatile: Patterns of texts that differ between runs. A replay also matches requests without them.
 
     """
@@ -66,6 +68,7 @@ class ServeOptions:
     behind_proxy: bool = False
     drain_s: float = 30.0
     volatile: Sequence[str] = ()
+    tls_files: tuple[Path, Path] | None = None
 
 
 @dataclass(slots=True)
@@ -144,8 +147,13 @@ async def serve_api(
         StoreError: If a log cannot be used.
 
     """
-    if not (options.behind_proxy or is_loopback(options.host)):
-        allowed = "127.0.0.1, [::1] or localhost, or --behind-proxy if a proxy with TLS is in front"
+    is_local = is_loopback(options.host) and not options.behind_proxy
+    tls = None if options.tls_files is None else await asyncio.to_thread(server_tls, *options.tls_files)
+    if not (options.behind_proxy or is_loopback(options.host) or tls is not None):
+        allowed = (
+            "127.0.0.1, [::1] or localhost, or --tls-cert and --tls-key, or --behind-proxy if a proxy with TLS is in "
+            "front"
+        )
         raise OptionError("--http", f"{options.host}, which other machines reach without TLS", allowed)
     config = await asyncio.to_thread(_config, options)
     answers = None if options.recording is None else await _recording(options, options.recording, config)
@@ -162,10 +170,10 @@ async def serve_api(
     with on_first_signal(stop):
         async with _served(config, ports, keys, options.drain_s) as served:
             served.recording = answers
-            server = ApiServer(
-                keys, served, SystemClock(), config.bus.max_message_bytes, is_local=not options.behind_proxy
-            )
-            async with api_server(server, options.host, options.port, drain_s=options.drain_s) as url:
+            server = ApiServer(keys, served, SystemClock(), config.bus.max_message_bytes, is_local=is_local)
+            async with api_server(
+                server, options.host, options.port, drain_s=options.drain_s, tls=tls
+            ) as url:
                 where = "in memory" if config.folder is None else f"in {config.folder / config.name}"
                 say(f"log: {where}")
                 say(f"serving {url} for {len(keys.names)} API keys")
