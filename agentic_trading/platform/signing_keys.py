@@ -78,12 +78,13 @@ class PrincipalKeys:
         """Reload changed keys while the block runs, and call `renewed` each time."""
         self._clock = clock
         self._read_at = clock.monotonic()
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(self._follow(clock, renewed), name="signing-keys")
-            try:
-                yield
-            finally:
-                task.cancel()
+        # A TaskGroup would raise an error of the block, such as a port in use, as an ExceptionGroup.
+        task = asyncio.Task(self._follow(clock, renewed), name="signing-keys")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _follow(self, clock: Clock, renewed: Callable[[], None]) -> None:
         while True:

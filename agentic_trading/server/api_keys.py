@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -228,6 +229,7 @@ class ApiKeys:
         self._file = file
         self._clock = clock
         self._policy: Policy | None = None
+        self._signing: tuple[str, Callable[[], Collection[str] | None]] | None = None
         self._stamp = _stamp_of(file)
         self._keys: Mapping[str, ApiKey] = {}
         self._by_hash: Mapping[str, tuple[ApiKey, datetime | None]] = {}
@@ -242,31 +244,35 @@ class ApiKeys:
     @property
     def principals(self) -> frozenset[str]:
         """The principals of the keys that can be used now. Empty for those without one."""
-        return frozenset(key.principal for key in self._usable())
+        return frozenset(key.principal for key in self._usable(self._keys))
 
-    def check_signing(self, sign_as: str, signers: Collection[str] | None) -> None:
-        """Check that the principal of each key that can be used now can sign, as `signing_problem` does.
+    def check_signing(self, sign_as: str, signers: Callable[[], Collection[str] | None]) -> None:
+        """Check that the principals of keys can sign, as `signing_problem` does, now and after each change of the file.
+
+        Keys that have expired or are revoked are not checked. Blocks.
+
+        Args:
+            sign_as: The principal of the configuration.
+            signers: Reads the principals with a signing key. They are None if messages are not signed.
 
         Raises:
-            ConfigError: If it cannot.
+            ConfigError: If a principal cannot sign.
+            SigningKeyError: If `signers` raises it.
 
         """
-        problems = [
-            ConfigProblem(str(self._file), f"keys.{key.name}.principal", *problem)
-            for key in self._usable()
-            if (problem := signing_problem(key, sign_as, signers)) is not None
-        ]
-        if problems:
-            raise ConfigError(problems)
+        self._refuse(self._keys, _signing_check(sign_as, signers))
+        self._signing = sign_as, signers
 
     def check(self, policy: Policy | None) -> None:
         """Check the keys against a policy, now and after each change of the file.
+
+        Keys that have expired or are revoked are not checked.
 
         Raises:
             ConfigError: If the policy names principals, and a key has none of them.
 
         """
-        _check_principals(self._file, self._keys.values(), policy)
+        self._refuse(self._keys, partial(principal_problem, policy=policy))
         self._policy = policy
 
     def find(self, secret: str) -> ApiKey | None:
@@ -317,13 +323,25 @@ class ApiKeys:
         if stamp == self._stamp:
             return None
         keys = read_api_keys(self._file)
-        _check_principals(self._file, keys.values(), self._policy)
+        self._refuse(keys, partial(principal_problem, policy=self._policy))
+        if self._signing is not None:
+            self._refuse(keys, _signing_check(*self._signing))
         self._stamp = stamp
         return keys
 
-    def _usable(self) -> Iterator[ApiKey]:
+    def _refuse(self, keys: Mapping[str, ApiKey], check: Callable[[ApiKey], tuple[str, str] | None]) -> None:
+        """Raise `ConfigError` if a check finds a problem of a key that can be used now."""
+        problems = [
+            ConfigProblem(str(self._file), f"keys.{key.name}.principal", *problem)
+            for key in self._usable(keys)
+            if (problem := check(key)) is not None
+        ]
+        if problems:
+            raise ConfigError(problems)
+
+    def _usable(self, keys: Mapping[str, ApiKey]) -> Iterator[ApiKey]:
         now = self._clock.now()
-        return (key for key in self._keys.values() if key.state(now) == "valid")
+        return (key for key in keys.values() if key.state(now) == "valid")
 
     def _renew(self, keys: Mapping[str, ApiKey]) -> None:
         found: dict[str, tuple[ApiKey, datetime | None]] = {}
@@ -559,15 +577,11 @@ def signing_problem(key: ApiKey, sign_as: str, signers: Collection[str] | None) 
     ) or "none: create a signing key with `agentic-trading keys create`"
 
 
-def _check_principals(file: Path, keys: Iterable[ApiKey], policy: Policy | None) -> None:
-    """Raise `ConfigError` if a key that is not revoked has a principal that the policy does not name."""
-    problems = [
-        ConfigProblem(str(file), f"keys.{key.name}.principal", *problem)
-        for key in keys
-        if key.revoked is None and (problem := principal_problem(key, policy)) is not None
-    ]
-    if problems:
-        raise ConfigError(problems)
+def _signing_check(
+    sign_as: str, signers: Callable[[], Collection[str] | None]
+) -> Callable[[ApiKey], tuple[str, str] | None]:
+    """Return the check of a key's principal. The signing keys are read once for all keys."""
+    return partial(signing_problem, sign_as=sign_as, signers=signers())
 
 
 def toml_of(keys: Iterable[ApiKey]) -> str:

@@ -226,7 +226,7 @@ def _keys(options: ServeOptions, config: PlatformConfig) -> ApiKeys:
     policy = None if config.policy is None else Policy.load(config.policy)
     keys.check(policy)
     folder = config.principals_folder
-    keys.check_signing(config.sign_as, None if folder is None else signing_keys_of(folder, policy))
+    keys.check_signing(config.sign_as, lambda: None if folder is None else signing_keys_of(folder, policy))
     return keys
 
 

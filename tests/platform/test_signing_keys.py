@@ -90,6 +90,12 @@ async def test_call_in_flight_survives_key_removal(tmp_path: Path, keys: Princip
     assert client.ignored_replies == {}
 
 
+async def test_error_of_the_block_is_raised_as_it_is(keys: PrincipalKeys) -> None:
+    with pytest.raises(LookupError, match="own mistake"):
+        async with keys.followed(Steps(), lambda: None):
+            raise LookupError("own mistake")
+
+
 async def test_principals_change_while_gateway_runs(tmp_path: Path, keys: PrincipalKeys) -> None:
     clock, renewals = Steps(), list[int]()
     leaving = keys.signer("desk-a")

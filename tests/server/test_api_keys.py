@@ -307,6 +307,7 @@ def test_key_needs_a_principal_of_the_policy(file: ApiKeyFile, tmp_path: Path) -
     created(file, "none")
     created(file, "other", principal="desk-b")
     created(file, "over", revoked=NOW)
+    created(file, "ended", expires=NOW)
     keys = ApiKeys(file.path, SimClock(NOW))
 
     with pytest.raises(ConfigError) as caught:
@@ -621,6 +622,40 @@ async def test_policy_is_checked_after_changes(file: ApiKeyFile, tmp_path: Path)
     assert names_found(keys, first, second) == ["ta", None]
     assert keys.problem is not None
     assert "keys.hf.principal is not set, but policy.toml names principals" in keys.problem
+
+
+async def test_signing_is_checked_after_changes_with_the_signing_keys_of_then(file: ApiKeyFile) -> None:
+    first, clock = await on_thread(created, file, "ta", principal="desk-a"), Steps()
+    keys, signers = await on_thread(ApiKeys, file.path, clock), {"desk-a"}
+    keys.check_signing("", lambda: signers)
+
+    async with asyncio.timeout(10), keys.followed():
+        second = await on_thread(created, file, "hf", principal="desk-b")
+        await clock.step()
+        before, problem = names_found(keys, first, second), keys.problem
+        signers.add("desk-b")
+        await clock.step()
+        after = names_found(keys, first, second)
+
+    assert (before, after, keys.problem) == (["ta", None], ["ta", "hf"], None)
+    assert problem is not None
+    assert "keys.hf.principal is 'desk-b', which has no signing key" in problem
+
+
+@pytest.mark.parametrize("end", [{"revoked": NOW}, {"expires": NOW}])
+async def test_keys_that_cannot_be_used_need_no_principal(
+    file: ApiKeyFile, tmp_path: Path, end: dict[str, Any]
+) -> None:
+    first, clock = await on_thread(created, file, "ta", principal="desk-a"), Steps()
+    keys = await on_thread(ApiKeys, file.path, clock)
+    keys.check(await on_thread(policy, tmp_path))
+    keys.check_signing("", lambda: {"desk-a"})
+
+    async with asyncio.timeout(10), keys.followed():
+        await on_thread(created, file, "hf", **end)
+        await clock.step()
+
+    assert (names_found(keys, first), keys.problem, "hf" in keys.names) == (["ta"], None, True)
 
 
 def test_amounts_are_exact(file: ApiKeyFile) -> None:
