@@ -172,22 +172,22 @@ def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
             read_within(file, file.read_bytes)
         except OSError as e:
             allowed = "a readable file in PEM"
-            raise OptionError(option, f"{file}, which cannot be read ({e.strerror})", allowed) from e
+            raise OptionError(option, f"{file}, an unreadable file ({e.strerror})", allowed) from e
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
 
     def no_password() -> str:
-        raise OptionError("--tls-key", f"{key}, which has a password", "a key without a password")
+        raise OptionError("--tls-key", f"{key}, a key with a password", "a key without a password")
 
     try:
         context.load_cert_chain(certificate, key, no_password)
     except ssl.SSLError as e:
-        found = f"{certificate}, which cannot be used with {key} ({e.reason or e})"
+        found = f"{certificate}, not usable with {key} ({e.reason or e})"
         raise OptionError("--tls-cert", found, "a certificate in PEM, and --tls-key with its own key") from e
     try:
         _try_handshake(context, certificate)
     except ssl.SSLCertVerificationError as e:
-        found = f"{certificate}, which clients refuse ({e.verify_message})"
+        found = f"{certificate}, refused by clients ({e.verify_message})"
         raise OptionError("--tls-cert", found, "a certificate that is valid now") from e
     return context
 

@@ -5,7 +5,7 @@ import json
 import re
 import signal
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -67,18 +67,18 @@ class VolatileTexts:
         """Return whether there is a pattern."""
         return bool(self._patterns)
 
-    def struck(self, values: Iterable[tuple[str, str]]) -> bytes:
-        """Return the hash of a request's values without their volatile texts.
+    def left(self, values: Sequence[tuple[str, str]]) -> list[bytes]:
+        """Return the hash of each value without its volatile texts.
 
         Raises:
             SlowPatternError: If it takes too long.
 
         """
         with _cpu_limit(self._within_s):
-            left = [
+            struck = [
                 (path, self._strike(value) if path.startswith(_BODY) else value) for path, value in values
             ]
-        return sha256(json.dumps(sorted(left)).encode()).digest()
+        return [sha256(json.dumps(one).encode()).digest() for one in struck]
 
     def _strike(self, value: str) -> str:
         if not value.startswith('"'):
@@ -94,7 +94,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         compiled = re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as e:
         allowed = "a regular expression of Python, such as 'retrieved on: [0-9: -]+'"
-        raise OptionError("--volatile", f"{pattern!r:.200}, which is invalid ({e})", allowed) from e
+        raise OptionError("--volatile", f"{pattern!r:.200}, an invalid pattern ({e})", allowed) from e
     if not pattern:
         raise OptionError("--volatile", "empty", "a regular expression of the text that differs between runs")
     return compiled
@@ -226,6 +226,7 @@ class ServedRecording(port_adapters.Recording):
         self._by_struck: dict[tuple[tuple[str, str, str], int, bytes], list[_Recorded]] = {}
         self._matched: dict[str, _Recorded] = {}
         self._slow: set[str] = set()
+        self._left: dict[tuple[str, str], bytes] = {}
         self._messages: dict[tuple[str, int, int], str] = {}
 
     @override
@@ -244,12 +245,21 @@ class ServedRecording(port_adapters.Recording):
         self._records.append(recorded)
         if self._volatile:
             try:
-                struck = self._volatile.struck(values)
+                struck = self._struck(values, is_kept=True)
             except SlowPatternError as e:
                 found = f"too slow: it takes more than {STRUCK_WITHIN_S:g} s for {interaction.interaction_id}"
                 allowed = "a pattern without repetitions of repetitions, such as (a+)+"
                 raise OptionError("--volatile", found, allowed) from e
             self._by_struck.setdefault((recorded.place, recorded.attempt, struck), []).append(recorded)
+
+    def _struck(self, values: Sequence[tuple[str, str]], *, is_kept: bool = False) -> bytes:
+        """Return the hash of a request without its volatile texts. Each value is searched once if it is kept."""
+        new = [value for value in values if value not in self._left]
+        left = dict(zip(new, self._volatile.left(new), strict=True))
+        hashes = sorted(left.get(value) or self._left[value] for value in values)
+        if is_kept:
+            self._left.update(left)
+        return sha256(b"".join(hashes)).digest()
 
     def _number(self, value: tuple[str, str]) -> int:
         number = self._numbers.setdefault(value, len(self._values))
@@ -276,7 +286,7 @@ class ServedRecording(port_adapters.Recording):
         if not self._volatile or envelope.response_format is not ResponseFormat.VERBATIM:
             return None
         try:
-            struck = self._volatile.struck(request_values(envelope))
+            struck = self._struck(request_values(envelope))
         except SlowPatternError:
             self._slow.add(envelope.envelope_id)
             return None

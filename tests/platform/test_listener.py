@@ -213,12 +213,12 @@ async def test_tls_serves_and_ends_a_handshake_that_does_not_begin(certificates:
 @pytest.mark.parametrize(
     ("certificate", "key", "said"),
     [
-        ("none.pem", "server.key", r"--tls-cert is .*none.pem, which cannot be read"),
-        ("server.pem", "none.key", r"--tls-key is .*none.key, which cannot be read"),
-        ("nothing.pem", "server.key", r"--tls-cert is .*nothing.pem, which cannot be used with .*server.key"),
-        ("server.pem", "client.key", r"which cannot be used with .*client.key \(KEY_VALUES_MISMATCH\)"),
-        ("server.pem", "locked.key", r"--tls-key is .*locked.key, which has a password"),
-        ("old.pem", "server.key", r"old.pem, which clients refuse \(certificate has expired\)"),
+        ("none.pem", "server.key", r"--tls-cert is .*none.pem, an unreadable file"),
+        ("server.pem", "none.key", r"--tls-key is .*none.key, an unreadable file"),
+        ("nothing.pem", "server.key", r"--tls-cert is .*nothing.pem, not usable with .*server.key"),
+        ("server.pem", "client.key", r"not usable with .*client.key \(KEY_VALUES_MISMATCH\)"),
+        ("server.pem", "locked.key", r"--tls-key is .*locked.key, a key with a password"),
+        ("old.pem", "server.key", r"old.pem, refused by clients \(certificate has expired\)"),
     ],
 )
 def test_unusable_certificate_is_refused(certificates: Path, certificate: str, key: str, said: str) -> None:

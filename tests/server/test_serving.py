@@ -84,7 +84,7 @@ def test_signal_ends_the_server_and_its_log_is_whole(place: Path, command: Comma
         (["--http", "0.0.0.0:0"], "--http is 0.0.0.0, which other machines reach without TLS"),
         (["--tls-cert", "a.pem"], "--tls-cert is given without --tls-key"),
         (["--tls-key", "a.key"], "--tls-key is given without --tls-cert"),
-        (["--tls-cert", "a.pem", "--tls-key", "a.key"], "--tls-cert is a.pem, which cannot be read"),
+        (["--tls-cert", "a.pem", "--tls-key", "a.key"], "--tls-cert is a.pem, an unreadable file"),
         (["--http", "here"], "--http is here, which is not HOST:PORT"),
         (["--config", "none.toml"], "none.toml"),
     ],
