@@ -313,3 +313,19 @@ def test_patterns_need_a_recording_and_are_checked_at_the_start(place: Path, com
     assert "--volatile is given without --from" in alone.err
     assert "--volatile is '(', an invalid pattern" in wrong.err
     assert (alone.code, wrong.code) == (2, 2)
+
+
+@pytest.mark.timeout(120)
+def test_replay_has_the_answers_of_both_runs_of_a_restarted_server(place: Path) -> None:
+    for calls in (1, 3):
+        with started(place, "--store", "log") as (url, process):
+            assert [answer(place, url, "Judge.")[0] for _ in range(calls)] == [200] * calls
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+    with started(place, "--provider", "recorded", "--from", "log") as (url, process):
+        again = [answer(place, url, "Judge.")[0] for _ in range(5)]
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=60)
+
+    assert again == [200, 200, 200, 200, 422]
+    assert "replay: 1 attempts without a record, 0 records unused" in rest
