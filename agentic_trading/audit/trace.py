@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.event import Event, EventBody, Kinds
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import IdKind, Record
 
@@ -72,6 +72,22 @@ class AmbiguousIdError(TradingError, LookupError):
         super().__init__(
             f"several ids start with {prefix!r}: {', '.join(self.matches)}{more}. Give more characters"
         )
+
+
+class RequestQuoted(EventBody, frozen=True):
+    """The request of a call repeats several earlier answers. Its cause is the call.
+
+    Attributes:
+        interactions: The interactions of these answers, oldest first. The newest one is the cause of the call.
+
+    """
+
+    KIND = "request.quoted"
+
+    interactions: tuple[str, ...]
+
+
+_KINDS: Final = Kinds[RequestQuoted](RequestQuoted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +313,7 @@ class CausalPath:
             attempts.
         siblings: Other effects of the direct cause, in the order of the log.
         effects: Direct effects of the record, in the order of the log.
+        quoted: Other calls whose answers the requests on the path repeat, in the order of the log.
 
     """
 
@@ -305,6 +322,7 @@ class CausalPath:
     path: tuple[TraceNode, ...]
     siblings: tuple[TraceNode, ...]
     effects: tuple[TraceNode, ...]
+    quoted: tuple[TraceNode, ...] = ()
 
     @property
     def missing_cause(self) -> str:
@@ -334,13 +352,27 @@ async def why(records: ChainRecords, record_id: str, *, tenant: str | None = Non
     tree = TraceTree(await records.trace(trace_id, tenant=tenant))
     node, parent = tree.node(record_id), tree.parent(record_id)
     children = () if parent is None else tree.children(parent.id)
+    path = tree.path_to(record_id)
     return CausalPath(
         record_id=record_id,
         trace_id=trace_id,
-        path=tree.path_to(record_id),
+        path=path,
         siblings=tuple(sibling for sibling in children if sibling is not node),
         effects=tree.children(record_id),
+        quoted=tuple(_quoted(tree, path)),
     )
+
+
+def _quoted(tree: TraceTree, path: Sequence[TraceNode]) -> Iterator[TraceNode]:
+    """Yield the calls that requests on a path repeat, and that are not on it themselves."""
+    effects = (effect for node in path for effect in tree.children(node.id))
+    bodies = (_KINDS.of(effect.event) for effect in effects if isinstance(effect, EventNode))
+    named = {name for body in bodies if body is not None for name in body.interactions}
+    on_path = {node.id for node in path}
+    for node in tree.nodes:
+        ids = {one.interaction_id for one in node.attempts} if isinstance(node, CallNode) else set()
+        if ids & named and node.id not in on_path:
+            yield node
 
 
 async def full_id(

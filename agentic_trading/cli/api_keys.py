@@ -70,6 +70,10 @@ JsonSchema = Annotated[
         help="Answers to a request with a schema: pass, validate, or reask after a rejected one.  [default: validate]",
     ),
 ]
+RecordsEvents = Annotated[
+    bool,
+    typer.Option("--records-events", help="Allow the key to record events, such as orders and fills."),
+]
 Expires = Annotated[
     str | None,
     typer.Option(
@@ -104,6 +108,7 @@ def create_api_key(
     calls_per_trace: CallsPerTrace = None,
     attempt_timeout_s: AttemptTimeout = None,
     json_schema: JsonSchema = None,
+    records_events: RecordsEvents = False,
     expires: Expires = None,
     config: ConfigFile = None,
 ) -> None:
@@ -128,6 +133,7 @@ def create_api_key(
         "calls_per_trace": calls_per_trace,
         "attempt_timeout_s": attempt_timeout_s,
         "json_schema": json_schema,
+        "records_events": records_events or None,
         "expires": _end(expires, now) if expires is not None else None,
     }
     key, secret = _checked_key(

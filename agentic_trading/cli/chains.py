@@ -78,7 +78,7 @@ def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
 
 def path_of(answer: CausalPath) -> RenderableType:
     """Return the path from the first cause to the record, with siblings and effects."""
-    shown = (*answer.path, *answer.siblings, *answer.effects)
+    shown = (*answer.path, *answer.quoted, *answer.siblings, *answer.effects)
     is_shared = len({node.tenant for node in shown}) > 1
     path = Table.grid(padding=(0, 1, 0, 0))
     for number, node in enumerate(answer.path, start=1):
@@ -88,7 +88,8 @@ def path_of(answer: CausalPath) -> RenderableType:
         parts.append(
             Text(printable(f"the path is incomplete: {answer.missing_cause} is not in this trace"), "red")
         )
-    for title, nodes in (("Siblings", answer.siblings), ("Effects", answer.effects)):
+    others = {"Also quoted": answer.quoted, "Siblings": answer.siblings, "Effects": answer.effects}
+    for title, nodes in others.items():
         if nodes:
             parts.extend([heading(title), *(_label(node, is_shared=is_shared) for node in nodes)])
     return Group(*parts)
@@ -120,6 +121,7 @@ def values_of_path(answer: CausalPath) -> dict[str, Any]:
         "trace_id": answer.trace_id,
         "missing_cause": answer.missing_cause,
         "path": [_value(node) for node in answer.path],
+        "quoted": [_value(node) for node in answer.quoted],
         "siblings": [_value(node) for node in answer.siblings],
         "effects": [_value(node) for node in answer.effects],
     }

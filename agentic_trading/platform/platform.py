@@ -25,10 +25,10 @@ from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.event import Event, RunStarted
+from agentic_trading.llm.event import Event, RunStarted, check_event
 from agentic_trading.llm.provider import Provider, Providers, ToolDefinition
 from agentic_trading.llm.runs import run_on_record
-from agentic_trading.llm.store import InteractionStore
+from agentic_trading.llm.store import InteractionStore, Records
 from agentic_trading.platform import adapters, port_adapters, restart
 from agentic_trading.platform.check import answer_problems
 from agentic_trading.platform.clients import Clients, bus_problems, followed_keys
@@ -224,6 +224,29 @@ class Platform(TypedAnswers):
     async def record(self, event: Event) -> None:
         """Append an event to the trace. Raises `RecordError` if one of its ids is too long."""
         await self._own.record(event)
+
+    async def keep(self, event: Event) -> None:
+        """Write an event to the log. It is on disk when this returns, as `durability` says.
+
+        Raises:
+            RecordError: If one of its ids is too long.
+            StoreError: If the log cannot be written.
+
+        """
+        store, redaction = self._log_store, self.config.redaction
+        check_event(event)
+        await store.record(redaction.record(event) if redaction.known else event)
+
+    @property
+    def records(self) -> Records:
+        """The queries of the log. Raises `TypeError` for a log of another package."""
+        return port_adapters.records_in(self._log_store)
+
+    @property
+    def _log_store(self) -> InteractionStore:
+        if self._running is None:
+            raise RuntimeError(_NOT_OPEN)
+        return self._running.opened.store
 
     @asynccontextmanager
     async def client(self, name: str, *, sign_as: str = "") -> AsyncGenerator[StructuredGateway]:

@@ -35,7 +35,7 @@ from agentic_trading.llm.provider import Providers
 from agentic_trading.llm.providers.offline import RecordedAnswers
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.sealed_command import SealedCommand
-from agentic_trading.llm.store import LOG_NAME, InteractionStore
+from agentic_trading.llm.store import LOG_NAME, InteractionStore, Records
 from agentic_trading.llm.stores.jsonl.checkpoints import Checkpoint, read_checkpoints
 from agentic_trading.llm.stores.jsonl.reader import START, LogPosition, LogReader
 from agentic_trading.llm.stores.jsonl.segments import LogFiles, read_seals
@@ -396,6 +396,13 @@ async def opened_log(folder: Path, config: PlatformConfig) -> JsonFileInteractio
 def file_log_of(store: InteractionStore) -> JsonFileInteractionStore | None:
     """Return the log if it is in a file, otherwise None."""
     return store if isinstance(store, JsonFileInteractionStore) else None
+
+
+def records_in(store: InteractionStore) -> Records:
+    """Return the queries of a log in a file or in memory. Raises `TypeError` for another one."""
+    if isinstance(store, JsonFileInteractionStore | MemoryInteractionStore):
+        return store.records
+    raise TypeError(f"{type(store).__name__} has no queries. Allowed: a log in a file or in memory")
 
 
 def tenant_limit(budget_nusd: int, max_calls: int | None = None) -> Limit:

@@ -28,6 +28,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
+    StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
@@ -143,6 +144,7 @@ class ApiKey(BaseModel, frozen=True, extra="forbid"):
         attempt_timeout_s: Time limit of an attempt, in seconds.
         json_schema: `pass` does not read answers. `validate` validates them against the client's schema, and
             `reask` also asks again after a rejected answer.
+        records_events: Whether the key may record events, such as orders and fills.
         created, expires, revoked: The times of its creation, its end and its revocation.
 
     """
@@ -161,6 +163,7 @@ class ApiKey(BaseModel, frozen=True, extra="forbid"):
     calls_per_trace: Annotated[StrictInt, Field(ge=0, le=LARGEST)] | None = None
     attempt_timeout_s: Annotated[StrictFloat, Field(gt=0, le=3600)] = 300.0
     json_schema: Literal["pass", "validate", "reask"] = "validate"
+    records_events: StrictBool = False
     created: _Moment
     expires: _Moment | None = None
     revoked: _Moment | None = None

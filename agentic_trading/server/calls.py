@@ -16,11 +16,11 @@ from agentic_trading.llm.result import Stage
 from agentic_trading.llm.verbatim import VerbatimRequest
 from agentic_trading.server import chat_completions, errors, messages, responses
 from agentic_trading.server.api_keys import ApiKey
+from agentic_trading.server.causes import NO_CAUSE, Cause
 from agentic_trading.server.fields import ClientRequest
 from agentic_trading.structured.engine import schema_problem
 from agentic_trading.structured.verbatim import WantedForm, wanted_form
 
-AGENT_TYPE: Final = "http"
 INSTRUCTIONS: Final = "Answer the request in the context as it stands."
 
 TRIES: Final = 3
@@ -47,7 +47,13 @@ _FOR: Final = {
 
 
 def request_envelope(
-    request: ClientRequest, key: ApiKey, headers: Mapping[str, str], *, trace: str, now: datetime
+    request: ClientRequest,
+    key: ApiKey,
+    headers: Mapping[str, str],
+    *,
+    trace: str,
+    now: datetime,
+    cause: Cause = NO_CAUSE,
 ) -> LLMEnvelope:
     """Return the envelope of a request.
 
@@ -57,6 +63,7 @@ def request_envelope(
         headers: Its headers.
         trace: The trace that the address names, or an empty text.
         now: The time of the request.
+        cause: The answers that the request repeats.
 
     Raises:
         RequestError: If the key may not use the model, or a rule is broken.
@@ -85,19 +92,24 @@ def request_envelope(
         builder.with_output_schema(form.schema).with_output_policy(policy)
     builder.with_provider(LLMProvider(named[0]), named[1]).with_budget(**_limits(request, key))
     builder.with_retry_policy(RetryPolicy(attempt_timeout_s=key.attempt_timeout_s))
-    builder.with_agent(key.agent, AGENT_TYPE).with_tenant(key.tenant)
+    builder.with_agent(key.agent, agent_type(key)).with_tenant(key.tenant)
     # A name of the client's own is also the step, so that a replay of two runs at once does not exchange their
     # answers. A `traceparent` is random in each run, so with it as the step no replay would find an answer.
     own_name = trace or _first_trace(
         headers.get("x-agentic-trace-id"), *_later_names(headers, request.metadata)
     )
-    builder.with_trace(trace_id).with_subject("", step=own_name)
+    builder.with_trace(trace_id or cause.trace_id, cause.id).with_subject("", step=own_name)
     if (patience := useful_s(headers)) is not None:
         builder.with_deadline(now + timedelta(seconds=patience))
     try:
         return builder.build()
     except EnvelopeValidationError as e:
         raise errors.RequestError(errors.REFUSED_FIELD, str(e)) from e
+
+
+def agent_type(key: ApiKey) -> str:
+    """Return the agent type of a key's calls. It names the key, so that the log tells whose call it is."""
+    return f"http:{key.name}"
 
 
 def _form(request: ClientRequest, key: ApiKey) -> WantedForm | None:

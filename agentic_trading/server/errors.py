@@ -33,6 +33,10 @@ class HttpFailure:
 UNKNOWN_KEY: Final = HttpFailure(401, "invalid_api_key", "authentication_error")
 REFUSED_FIELD: Final = HttpFailure(400, "invalid_request_error", "invalid_request_error")
 UNKNOWN_MODEL: Final = HttpFailure(404, "model_not_found", "not_found_error")
+NO_EVENTS: Final = HttpFailure(403, "permission_denied", "permission_error")
+UNKNOWN_CAUSE: Final = HttpFailure(404, "cause_not_found", "not_found_error")
+UNKNOWN_TRACE: Final = HttpFailure(404, "trace_not_found", "not_found_error")
+UNSOUND_TRACE: Final = HttpFailure(409, "unsound_trace", "invalid_request_error")
 UNKNOWN_PATH: Final = HttpFailure(404, "not_found", "not_found_error")
 WRONG_METHOD: Final = HttpFailure(405, "method_not_allowed", "invalid_request_error")
 SLOW_REQUEST: Final = HttpFailure(408, "request_timeout", "timeout_error")
@@ -102,6 +106,6 @@ def error_body(api: Api, failure: HttpFailure, message: str, *, param: str = "")
     text = f"agentic-trading: {message}"
     if api == "messages":
         return orjson.dumps({"type": "error", "error": {"type": failure.kind, "message": text}})
-    kind = "invalid_request_error" if failure.status in {400, 404, 413, 422} else failure.code
+    kind = "invalid_request_error" if failure.status in {400, 404, 409, 413, 422} else failure.code
     error = {"message": text, "type": kind, "param": param or None, "code": failure.code}
     return orjson.dumps({"error": error})

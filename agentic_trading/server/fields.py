@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -120,17 +120,31 @@ def _text(raw: bytes) -> str:
         raise FieldError("", f"the body is not UTF-8: {e}") from e
 
 
-def _fields(text: str) -> dict[str, Any]:
+def read_object(
+    raw: bytes, *, parse_int: Callable[[str], Any], parse_float: Callable[[str], Any]
+) -> dict[str, Any]:
+    """Read a JSON object, with other readers of numbers.
+
+    Raises:
+        FieldError: If it is not one, or a name appears twice.
+
+    """
+    return _fields(_text(raw), parse_int, parse_float)
+
+
+def _fields(
+    text: str, parse_int: Callable[[str], Any] | None = None, parse_float: Callable[[str], Any] | None = None
+) -> dict[str, Any]:
     try:
         fields = json.loads(
             text,
             object_pairs_hook=_members,
-            parse_int=_whole,
-            parse_float=_finite,
+            parse_int=parse_int or _whole,
+            parse_float=parse_float or _finite,
             parse_constant=_constant,
         )
         if _SURROGATE in text.lower():
-            json.dumps(fields, ensure_ascii=False).encode()
+            json.dumps(fields, ensure_ascii=False, default=str).encode()
     except RecursionError as e:
         raise FieldError("", "the body is nested too deeply") from e
     except UnicodeEncodeError as e:

@@ -18,13 +18,17 @@ from agentic_trading.client.gateway import StructuredGateway
 from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.store import Records
 from agentic_trading.llm.verbatim import Api
 from agentic_trading.logger import get_logger
 from agentic_trading.platform.listener import Connections, listening
 from agentic_trading.platform.status_pages import is_loopback
 from agentic_trading.server import calls, errors
 from agentic_trading.server.api_keys import ApiKey
+from agentic_trading.server.causes import Cause, Causes
 from agentic_trading.server.errors import HttpFailure, RequestError, error_body
+from agentic_trading.server.events import KeptEvents, read_event, state_page
 from agentic_trading.server.fields import ClientRequest, FieldError, read_request
 
 log = get_logger()
@@ -35,6 +39,8 @@ PATHS: Final[Mapping[str, Api]] = {
     "/messages": "messages",
 }
 COUNT_PATH: Final = "/messages/count_tokens"
+EVENTS_PATH: Final = "/events"
+TRACES_PATH: Final = "/traces/{trace_id}"
 
 BEGINS_AFTER_S: Final = 20.0
 """Seconds after which a stream begins without an answer. A failure is then an event of it."""
@@ -85,6 +91,15 @@ class Served(Protocol):
         """Return the provider's count of input tokens. Raises `RequestError` without one."""
         ...
 
+    async def keep(self, event: Event) -> None:
+        """Write an event to the log. It returns when the event is durable."""
+        ...
+
+    @property
+    def records(self) -> Records:
+        """The queries of the log."""
+        ...
+
     async def problems(self) -> Mapping[str, str]:
         """Return the reason for each part that cannot be used now."""
         ...
@@ -117,6 +132,7 @@ class ApiServer:
     pings_every_s: float = PINGS_EVERY_S
     read_within_s: float = READ_WITHIN_S
     is_stopping: bool = False
+    causes: Causes = field(default_factory=Causes)
     _calls: OwnedTasks = field(default_factory=OwnedTasks)
     _counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
@@ -130,6 +146,8 @@ class ApiServer:
                 app.router.add_post(f"{prefix}{path}", partial(self._call, api))
             app.router.add_post(f"{prefix}{COUNT_PATH}", self._count_tokens)
             app.router.add_get(f"{prefix}/models", self._models)
+            app.router.add_post(f"{prefix}{EVENTS_PATH}", self._record_event)
+            app.router.add_get(f"{prefix}{TRACES_PATH}", self._trace)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
@@ -176,7 +194,9 @@ class ApiServer:
                 answer.headers["Allow"] = allowed
                 return answer
             case web.HTTPNotFound():
-                paths = ", ".join(f"/v1{path}" for path in (*PATHS, COUNT_PATH, "/models"))
+                paths = ", ".join(
+                    f"/v1{path}" for path in (*PATHS, COUNT_PATH, "/models", EVENTS_PATH, TRACES_PATH)
+                )
                 return _refused(api, errors.UNKNOWN_PATH, f"the path does not exist. Allowed: {paths}")
             case _:
                 failure = HttpFailure(e.status, "invalid_request_error", "invalid_request_error")
@@ -196,25 +216,34 @@ class ApiServer:
         request[_KEY_NAME] = key.name
         return key
 
-    async def _made(self, api: Api, request: web.Request, key: ApiKey) -> tuple[ClientRequest, LLMEnvelope]:
-        """Return the request and its envelope. Raises `RequestError` if it is refused."""
+    async def _body(self, request: web.Request) -> bytes:
+        """Return the body. Raises `RequestError` if it does not come in time."""
         try:
             async with asyncio.timeout(self.read_within_s):
-                raw = await request.read()
+                return await request.read()
         except TimeoutError as e:
             why = f"the body did not come within {self.read_within_s:g} seconds"
             raise RequestError(errors.SLOW_REQUEST, why) from e
+
+    async def _made(
+        self, api: Api, request: web.Request, key: ApiKey
+    ) -> tuple[ClientRequest, LLMEnvelope, Cause, str]:
+        """Return the request, its envelope, its cause and the trace it names. Raises `RequestError` if it is refused."""
+        raw = await self._body(request)
         trace = request.match_info.get("trace", "")
         if trace and not calls.is_trace(trace):
             raise RequestError(
                 errors.REFUSED_FIELD, "the trace in the address has other characters than A-Z a-z 0-9 . _ : -"
             )
 
-        def made() -> tuple[ClientRequest, LLMEnvelope]:
+        def made() -> tuple[ClientRequest, LLMEnvelope, Cause, str]:
             asked = read_request(calls.TABLES[api], raw)
-            return asked, calls.request_envelope(
-                asked, key, request.headers, trace=trace, now=self.clock.now()
+            named = trace or calls.trace_in(request.headers, asked.metadata)
+            cause = self.causes.find(key.name, named, asked)
+            envelope = calls.request_envelope(
+                asked, key, request.headers, trace=trace, now=self.clock.now(), cause=cause
             )
+            return asked, envelope, cause, named
 
         try:
             # In a thread if it is long, because other requests would wait for it.
@@ -225,9 +254,12 @@ class ApiServer:
     async def _call(self, api: Api, request: web.Request) -> web.StreamResponse:
         key = self._key(request)
         gateway = self.served.gateway(key)
-        asked, envelope = await self._made(api, request, key)
+        asked, envelope, cause, trace = await self._made(api, request, key)
         # A task of its own, because a call that was sent is paid: it goes on if its client goes away.
-        task = self._calls.start(_outcome(gateway, envelope), name=f"call-{envelope.envelope_id}")
+        work = self.causes.followed(
+            _outcome(gateway, envelope), envelope, cause, (key.name, trace), self.served.keep
+        )
+        task = self._calls.start(work, name=f"call-{envelope.envelope_id}")
         if not asked.stream:
             return _whole(await self._reply(asked, envelope, task))
         begun, _ = await asyncio.wait([task], timeout=self.begins_after_s)
@@ -300,9 +332,34 @@ class ApiServer:
 
     async def _count_tokens(self, request: web.Request) -> web.Response:
         key = self._key(request)
-        _, envelope = await self._made("messages", request, key)
+        _, envelope, *_ = await self._made("messages", request, key)
         counted = await self.served.count_tokens(envelope, key)
         return web.json_response({"input_tokens": counted})
+
+    async def _record_event(self, request: web.Request) -> web.Response:
+        key = self._key(request)
+        if not key.records_events:
+            why = f"the key {key.name} may not record events. Allowed: a key of `api-keys create --records-events`"
+            raise RequestError(errors.NO_EVENTS, why)
+        raw = await self._body(request)
+        try:
+            asked = (
+                read_event(raw)
+                if len(raw) <= READ_AT_ONCE_BYTES
+                else await asyncio.to_thread(read_event, raw)
+            )
+        except FieldError as e:
+            raise RequestError(errors.REFUSED_FIELD, str(e), param=e.param) from e
+        event = await self._events.record(key, asked)
+        return web.json_response({"id": event.id, "trace_id": event.trace_id}, status=201)
+
+    async def _trace(self, request: web.Request) -> web.Response:
+        key, trace_id = self._key(request), request.match_info["trace_id"]
+        return web.json_response(state_page(trace_id, await self._events.state(key, trace_id)))
+
+    @property
+    def _events(self) -> KeptEvents:
+        return KeptEvents(self.served.records, self.served.keep, self.causes, self.clock)
 
     async def _models(self, request: web.Request) -> web.Response:
         """List the models of a key, in a form that the clients of both vendors read."""
@@ -390,7 +447,7 @@ def _api_of(request: web.Request) -> Api:
 def _label(request: web.Request) -> str:
     """Return the word for a request in metrics. Unknown paths have one word, so that they do not fill the memory."""
     path = "" if request.match_info.route.resource is None else request.match_info.route.resource.canonical
-    path = path.removeprefix("/t/{trace}").removeprefix("/v1")
+    path = path.removeprefix("/t/{trace}").removeprefix("/v1").removesuffix("/{trace_id}")
     return PATHS.get(path, path.strip("/").replace("/", "_") or "unknown")
 
 

@@ -15,9 +15,11 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.governance.policy import Policy
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import Providers
+from agentic_trading.llm.store import Records
 from agentic_trading.platform import port_adapters
 from agentic_trading.platform.check import check_platform
 from agentic_trading.platform.config import BusConfig, LedgerConfig, PlatformConfig
@@ -107,6 +109,15 @@ class ServedPlatform:
         if counted is None:
             raise RequestError(errors.NO_COUNT, "the provider has no count of input tokens now")
         return counted
+
+    async def keep(self, event: Event) -> None:
+        """Write an event to the log. It returns when the event is durable."""
+        await self.platform.keep(event)
+
+    @property
+    def records(self) -> Records:
+        """The queries of the log."""
+        return self.platform.records
 
     async def problems(self) -> Mapping[str, str]:
         """Return the reason for each part that cannot be used now."""
