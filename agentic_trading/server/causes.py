@@ -24,7 +24,7 @@ SHORTEST_QUOTE: Final = 80
 MOST_ANSWERS: Final = 64
 """The answers of a trace that are remembered. Older ones are forgotten."""
 
-MOST_TEXTS: Final = 16
+MOST_TEXTS: Final = 8
 """The texts of an answer that are remembered: the longest ones."""
 
 MOST_TRACES: Final = 1024
@@ -184,7 +184,10 @@ class Causes:
         self._size += answer.size
         if len(answers) > MOST_ANSWERS:
             self._size -= answers.pop(0).size
-        while len(self._groups) > self.most_traces or self._size > self.most_characters:
+        # The newest trace stays, because its limit is that of its answers.
+        while len(self._groups) > 1 and (
+            len(self._groups) > self.most_traces or self._size > self.most_characters
+        ):
             _, forgotten = self._groups.popitem(last=False)
             self._size -= sum(one.size for one in forgotten)
 

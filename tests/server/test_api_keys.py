@@ -285,6 +285,7 @@ KEYS = st.builds(
     calls_per_trace=st.none() | st.integers(0, 2**53),
     attempt_timeout_s=st.floats(0, 3600, exclude_min=True),
     json_schema=st.sampled_from(["pass", "validate", "reask"]),
+    records_events=st.booleans(),
     created=TIMES,
     expires=st.none() | TIMES,
     revoked=st.none() | TIMES,

@@ -50,7 +50,16 @@ def _is_json(body: Body) -> bool:
 def _text(body: Body) -> str:
     if "wrong" in _words(body):
         return WRONG
+    if "report" in _words(body):
+        return _report(body)
+    if "fields" in _words(body):
+        return f"```json\n{json.dumps({'report': _report(body), 'size': 2}, indent=1)}\n```"
     return JSON_TEXT if _is_json(body) else f"{TEXT} {_prompt(body)[:40]}"
+
+
+def _report(body: Body) -> str:
+    """Return a text that is long enough to be quoted, another one for each prompt."""
+    return f"Report {sha256(_prompt(body).encode()).hexdigest()}: margins grow, and the order book is full."
 
 
 def _calls_tool(body: Body) -> bool:
