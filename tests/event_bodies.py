@@ -52,6 +52,7 @@ from agentic_trading.llm.event import (
     EnvelopeRefused,
     Event,
     EventBody,
+    RequestQuoted,
     RunData,
     RunEnded,
     RunStarted,
@@ -213,6 +214,7 @@ BODIES: Final[tuple[EventBody, ...]] = (
     EnvelopeRefused(
         envelope_id="envelope-1", envelope_hash="6" * 64, reason="too_old", detail="it is too old", sent_at=NOW,
     ),
+    RequestQuoted(interactions=("interaction-1", "interaction-2")),
 )  # fmt: skip
 """One body of each kind, in the order of a decision."""
 

@@ -1,13 +1,15 @@
 """A trace as a tree of causes, and the causes of one record."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.event import Event, EventBody, Kinds
+from agentic_trading.llm.errors import UnreadableBodyError
+from agentic_trading.llm.event import KINDS, Event, RequestQuoted
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import IdKind, Record
 
@@ -72,22 +74,6 @@ class AmbiguousIdError(TradingError, LookupError):
         super().__init__(
             f"several ids start with {prefix!r}: {', '.join(self.matches)}{more}. Give more characters"
         )
-
-
-class RequestQuoted(EventBody, frozen=True):
-    """The request of a call repeats several earlier answers. Its cause is the call.
-
-    Attributes:
-        interactions: The interactions of these answers, oldest first. The newest one is the cause of the call.
-
-    """
-
-    KIND = "request.quoted"
-
-    interactions: tuple[str, ...]
-
-
-_KINDS: Final = Kinds[RequestQuoted](RequestQuoted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,8 +352,12 @@ async def why(records: ChainRecords, record_id: str, *, tenant: str | None = Non
 def _quoted(tree: TraceTree, path: Sequence[TraceNode]) -> Iterator[TraceNode]:
     """Yield the calls that requests on a path repeat, and that are not on it themselves."""
     effects = (effect for node in path for effect in tree.children(node.id))
-    bodies = (_KINDS.of(effect.event) for effect in effects if isinstance(effect, EventNode))
-    named = {name for body in bodies if body is not None for name in body.interactions}
+    named: set[str] = set()
+    for effect in effects:
+        # A client may record any body under this kind.
+        with suppress(UnreadableBodyError):
+            body = KINDS.of(effect.event) if isinstance(effect, EventNode) else None
+            named.update(body.interactions if isinstance(body, RequestQuoted) else ())
     on_path = {node.id for node in path}
     for node in tree.nodes:
         ids = {one.interaction_id for one in node.attempts} if isinstance(node, CallNode) else set()

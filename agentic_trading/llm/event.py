@@ -328,10 +328,37 @@ class EnvelopeRefused(EventBody, frozen=True):
     sent_at: field_types.Moment | None = None
 
 
+class RequestQuoted(EventBody, frozen=True):
+    """The request of a call repeats several earlier answers. Its cause is the call.
+
+    Attributes:
+        interactions: The interactions of these answers, oldest first. The newest one is the cause of the call.
+
+    """
+
+    KIND = "request.quoted"
+
+    interactions: tuple[str, ...]
+
+
 LogBody = (
-    TailSetAside | RunStarted | RunEnded | ArchiveStarted | CallRequested | CallUnanswered | EnvelopeRefused
+    TailSetAside
+    | RunStarted
+    | RunEnded
+    | ArchiveStarted
+    | CallRequested
+    | CallUnanswered
+    | EnvelopeRefused
+    | RequestQuoted
 )
 
 KINDS = Kinds[LogBody](
-    TailSetAside, RunStarted, RunEnded, ArchiveStarted, CallRequested, CallUnanswered, EnvelopeRefused
+    TailSetAside,
+    RunStarted,
+    RunEnded,
+    ArchiveStarted,
+    CallRequested,
+    CallUnanswered,
+    EnvelopeRefused,
+    RequestQuoted,
 )

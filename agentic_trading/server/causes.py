@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
 
-from agentic_trading.audit.trace import RequestQuoted
 from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.event import Event, RequestQuoted
 from agentic_trading.logger import get_logger
 from agentic_trading.server.fields import ClientRequest
 
@@ -21,7 +20,7 @@ log = get_logger()
 SHORTEST_QUOTE: Final = 80
 """The characters of the shortest text of an answer that counts as quoted."""
 
-MOST_ANSWERS: Final = 64
+ANSWERS_KEPT: Final = 64
 """The answers of a trace that are remembered. Older ones are forgotten."""
 
 MOST_TEXTS: Final = 8
@@ -182,7 +181,7 @@ class Causes:
         self._groups.move_to_end(group)
         answers.append(answer)
         self._size += answer.size
-        if len(answers) > MOST_ANSWERS:
+        if len(answers) > ANSWERS_KEPT:
             self._size -= answers.pop(0).size
         # The newest trace stays, because its limit is that of its answers.
         while len(self._groups) > 1 and (

@@ -50,7 +50,7 @@ class EventRequest:
     body: Mapping[str, Any]
 
 
-def read_event(raw: bytes) -> EventRequest:
+def read_event_request(raw: bytes) -> EventRequest:
     """Read the body of a request.
 
     Raises:

@@ -28,7 +28,7 @@ from agentic_trading.server import calls, errors
 from agentic_trading.server.api_keys import ApiKey
 from agentic_trading.server.causes import Cause, Causes
 from agentic_trading.server.errors import HttpFailure, RequestError, error_body
-from agentic_trading.server.events import KeptEvents, read_event, state_page
+from agentic_trading.server.events import KeptEvents, read_event_request, state_page
 from agentic_trading.server.fields import ClientRequest, FieldError, read_request
 
 log = get_logger()
@@ -344,9 +344,9 @@ class ApiServer:
         raw = await self._body(request)
         try:
             asked = (
-                read_event(raw)
+                read_event_request(raw)
                 if len(raw) <= READ_AT_ONCE_BYTES
-                else await asyncio.to_thread(read_event, raw)
+                else await asyncio.to_thread(read_event_request, raw)
             )
         except FieldError as e:
             raise RequestError(errors.REFUSED_FIELD, str(e), param=e.param) from e

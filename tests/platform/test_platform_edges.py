@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from decimal import Decimal
 from pathlib import Path
+from typing import cast
 
 import pytest
 from typing_extensions import override
@@ -16,9 +17,10 @@ from agentic_trading.governance.control_stores.file import FileControlStore, Mem
 from agentic_trading.governance.controls_document import KEPT_ACTIONS, HaltScope
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.llm import Event, FailureKind
-from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.errors import RecordError, StoreError
 from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.platform import (
@@ -31,7 +33,8 @@ from agentic_trading.platform import (
     local_gateway,
 )
 from agentic_trading.platform.adapters import ProviderContext
-from tests.build import NOW
+from agentic_trading.platform.port_adapters import records_in
+from tests.build import NOW, event
 from tests.platform.calls import BUDGET_USD, SMALL_USD, asked, envelope, scripted
 
 EXHAUSTED = FailureKind.BUDGET_EXHAUSTED
@@ -321,3 +324,27 @@ async def test_answer_limit_over_bus_limit_is_refused(size: int, allowed: str) -
     with pytest.raises(ConfigError, match=f"{row} {size} bytes. Allowed: {allowed}"):
         async with Platform(settings, Ports(broker=narrow)):
             pass
+
+
+async def test_kept_event_is_in_the_log_without_secrets(tmp_path: Path) -> None:
+    given = config(tmp_path)
+    given.redaction.add("sk-secret-of-the-test")
+    async with platform(given) as gateway:
+        kept = event(body={"note": "sk-secret-of-the-test"})
+        await gateway.keep(kept)
+        found = await gateway.records.find(kept.id, tenant=kept.tenant_id)
+        with pytest.raises(RecordError):
+            await gateway.keep(event(id="x" * 300))
+    with pytest.raises(RuntimeError, match="is not open"):
+        await gateway.keep(kept)
+
+    assert isinstance(found, Event)
+    assert "secret" not in str(found.body)
+
+
+def test_log_of_another_package_has_no_queries() -> None:
+    class Foreign:
+        pass
+
+    with pytest.raises(TypeError, match="Foreign has no queries"):
+        records_in(cast("InteractionStore", Foreign()))

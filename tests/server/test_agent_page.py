@@ -1,7 +1,6 @@
 """The Python examples of the page about agents, with a server and a stub of the vendors."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -59,14 +58,14 @@ def test_commands_of_the_page_record_an_order_and_its_fill(place: Path, command:
     with started(place, "--store", "runs/server") as (url, _):
         with openai.OpenAI(base_url=f"{url}/v1", api_key=secret) as client:
             answer = client.responses.create(model="gpt", input="Judge.")
-        env = os.environ | {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        env = {
+            "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
             "OPENAI_BASE_URL": f"{url}/v1",
             "OPENAI_API_KEY": secret,
             "ANSWER_ID": answer.id,
         }
         ended = subprocess.run(
-            ["sh", "-ec", block.text], env=env, cwd=place, capture_output=True, text=True, check=False
+            ["/bin/sh", "-ec", block.text], env=env, cwd=place, capture_output=True, text=True, check=False
         )
 
     assert ended.returncode == 0, ended.stderr

@@ -1,12 +1,16 @@
 """Causes of calls: ids of answers, quoted texts, the graph of a decision, and the limits of what is remembered."""
 
+import asyncio
 import json
 import re
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console, RenderableType
 
 from agentic_trading.audit.trace import why
+from agentic_trading.cli.chains import path_of, values_of_path
 from agentic_trading.client.outcome import StructuredOutcome, outcome_of
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
@@ -16,7 +20,7 @@ from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.platform import port_adapters
 from agentic_trading.platform.platform import Ports
 from agentic_trading.server.calls import TABLES
-from agentic_trading.server.causes import MOST_ANSWERS, NO_CAUSE, Causes, answer_parts
+from agentic_trading.server.causes import ANSWERS_KEPT, NO_CAUSE, Causes, answer_parts
 from agentic_trading.server.fields import ClientRequest, read_request
 from tests import build
 from tests.server.conftest import Served, Serving
@@ -28,6 +32,12 @@ LONG = (
 
 
 READ = AttemptTrace(parser="p", transport="verbatim", verdict=Stage.PASSED_ON)
+
+
+def printed(drawn: RenderableType) -> str:
+    console = Console(width=200, file=StringIO(), record=True)
+    console.print(drawn)
+    return console.export_text()
 
 
 async def calls_of(served: Served) -> list[LLMInteraction]:
@@ -106,6 +116,20 @@ async def test_quoted_texts_give_the_whole_graph_of_a_decision(serve: Serving) -
         found[one].envelope_id for one in (market_id, bull_id, bear_id, plan_id, manager_id)
     ]
     assert [node.id for node in answer.quoted] == [found[news_id].envelope_id]
+    shown = await asyncio.to_thread(lambda: printed(path_of(answer)))
+    assert "Also quoted" in shown
+    assert found[news_id].envelope_id in shown.partition("Also quoted")[2]
+    assert [node["id"] for node in values_of_path(answer)["quoted"]] == [found[news_id].envelope_id]
+
+
+async def test_unreadable_body_of_a_quotation_is_not_shown() -> None:
+    store = MemoryInteractionStore()
+    await store.record(build.event(id="root-event", trace_id="t"))
+    await store.record(
+        build.event("request.quoted", trace_id="t", causation_id="root-event", body={"interactions": 7})
+    )
+
+    assert (await why(store.records, "root-event")).quoted == ()
 
 
 async def test_call_without_a_trace_has_the_trace_of_its_cause(serve: Serving) -> None:
@@ -174,11 +198,11 @@ async def test_answer_can_be_named_in_the_metadata() -> None:
 
 async def test_old_answers_and_traces_are_forgotten() -> None:
     causes = Causes(most_traces=2, most_characters=3 * len(LONG))
-    for number in range(MOST_ANSWERS + 1):
+    for number in range(ANSWERS_KEPT + 1):
         await with_answer(causes, "one", f"i{number}", "short")
     for trace in ("u", "v"):
         await with_answer(causes, "one", f"of-{trace}", LONG, trace)
-    is_forgotten = causes.named("one", f"chatcmpl-i{MOST_ANSWERS}") is None
+    is_forgotten = causes.named("one", f"chatcmpl-i{ANSWERS_KEPT}") is None
     await with_answer(causes, "one", "big", LONG + LONG + ".", "v")
 
     assert is_forgotten
@@ -188,7 +212,7 @@ async def test_old_answers_and_traces_are_forgotten() -> None:
 
 async def test_oldest_answer_of_a_trace_is_forgotten_first() -> None:
     causes = Causes()
-    for number in range(MOST_ANSWERS + 1):
+    for number in range(ANSWERS_KEPT + 1):
         await with_answer(causes, "one", f"i{number}", "short")
 
     assert causes.named("one", "chatcmpl-i0") is None
