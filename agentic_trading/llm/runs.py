@@ -165,7 +165,12 @@ def runs_in_log(records: Iterable[RunRecord]) -> tuple[list[RunInLog], list[Wron
                     )
             case event_types.TailSetAside() | event_types.ArchiveStarted() | None:
                 pass
-            case event_types.CallRequested() | event_types.CallUnanswered() | event_types.EnvelopeRefused():
+            case (
+                event_types.CallRequested()
+                | event_types.CallUnanswered()
+                | event_types.EnvelopeRefused()
+                | event_types.RequestQuoted()
+            ):
                 pass
             case unknown:
                 assert_never(unknown)

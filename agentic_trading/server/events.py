@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
+from pydantic import BaseModel
+
 from agentic_trading.audit.trace import CallNode, TraceTree
 from agentic_trading.clock import Clock
 from agentic_trading.ids import random_id
@@ -105,6 +107,12 @@ def _depth(value: Any) -> int:
     return depth
 
 
+class _RecordedBody(BaseModel, frozen=True):
+    """The field of the server in the body of an event. A producer on the bus may leave it out."""
+
+    recorded_by: Any = None
+
+
 @dataclass(frozen=True, slots=True)
 class TraceState:
     """The state of a trace.
@@ -195,7 +203,10 @@ class KeptEvents:
 
 def _is_of(key: ApiKey, record: Record) -> bool:
     if isinstance(record, Event):
-        return record.kind.partition(".")[0] in NAMESPACES and record.body.get(RECORDED_BY) == key.name
+        return (
+            record.kind.partition(".")[0] in NAMESPACES
+            and _RecordedBody.model_validate(record.body).recorded_by == key.name
+        )
     return record.envelope.agent_type == agent_type(key)
 
 
