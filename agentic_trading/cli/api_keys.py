@@ -62,6 +62,14 @@ AttemptTimeout = Annotated[
     float | None,
     typer.Option("--attempt-timeout-s", metavar="SECONDS", help="Time limit of an attempt.  [default: 300]"),
 ]
+ParkSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--park-s",
+        metavar="SECONDS",
+        help="Longest wait of a call for money that other calls hold.  [default: 20]",
+    ),
+]
 JsonSchema = Annotated[
     str | None,
     typer.Option(
@@ -107,6 +115,7 @@ def create_api_key(
     usd_per_trace: UsdPerTrace = None,
     calls_per_trace: CallsPerTrace = None,
     attempt_timeout_s: AttemptTimeout = None,
+    park_s: ParkSeconds = None,
     json_schema: JsonSchema = None,
     records_events: RecordsEvents = False,
     expires: Expires = None,
@@ -132,6 +141,7 @@ def create_api_key(
         "usd_per_trace": usd_per_trace,
         "calls_per_trace": calls_per_trace,
         "attempt_timeout_s": attempt_timeout_s,
+        "park_s": park_s,
         "json_schema": json_schema,
         "records_events": records_events or None,
         "expires": _end(expires, now) if expires is not None else None,

@@ -121,6 +121,18 @@ def exhausted(declined: Declined, limits: Iterable[limit_types.Limit] = ()) -> F
     )
 
 
+def busy(blocked: Blocked) -> FailureReason:
+    """Return the failure for a budget whose rest is held by calls in flight."""
+    window = "" if blocked.window is limit_types.Window.NONE else f" this {blocked.window}"
+    return FailureReason(
+        category=FailureKind.BUDGET_BUSY,
+        description=f"{blocked.scope} {blocked.id} has {limit_types.amount_text(blocked.left, blocked.unit)} free{window} "
+        f"until calls in flight end, the call may need {limit_types.amount_text(blocked.asked, blocked.unit)}; "
+        "ask again later",
+        recoverable=True,
+    )
+
+
 def unavailable(e: LedgerError, workflow: EnvelopeWorkflow) -> FailureReason:
     """Return the failure for an unavailable ledger."""
     return FailureReason(
@@ -171,6 +183,11 @@ class Denied:
     reason: FailureReason
     declined: Declined | None = None
     is_by_own_limit: bool = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has waited for held money for as long as it may."""
+        return self.reason.category is FailureKind.BUDGET_BUSY
 
 
 @dataclass(frozen=True, slots=True)

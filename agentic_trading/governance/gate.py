@@ -209,14 +209,19 @@ class Gate:
         Then call `admit` again. Requests are served in order of arrival minus priority (`queue_priority`).
         Headroom is reserved here, and the next `admit` of the same request returns it. If that comes after
         the lease of the reservation, it is reserved again. A cancelled wait releases everything.
+
+        If the retry policy has a `park_s`, a wait for held money ends after it, and `admit` then denies the
+        attempt as `budget_busy`. A wait for the rate limits of a model has no such end.
         """
         started = self._clock.monotonic()
-        limit = asyncio.timeout(self._seconds_to(parked.envelope.deadline))
+        limit = asyncio.timeout(self._seconds_of(parked))
         try:
             async with limit:
                 with self.halts.reached(parked.envelope, limit):
                     await self._wait(parked)
-        except (TimeoutError, ReservationRequestError, LedgerUnavailableError, LedgerSettingsError):
+        except TimeoutError:
+            self._note_busy(parked)
+        except (ReservationRequestError, LedgerUnavailableError, LedgerSettingsError):
             return  # the next admit() says which
         finally:
             self._counts.note_wait(self._clock.monotonic() - started)
@@ -297,6 +302,12 @@ class Gate:
         waited_for = self._waited.pop(id_, None)
         problem = self.problem(envelope, principal, max_tokens=request.max_tokens)
         if problem is not None:
+            if (
+                isinstance(waited_for, answers.Denied)
+                and waited_for.is_busy
+                and problem.category is FailureKind.EXPIRED
+            ):
+                return waited_for  # it says why the time was not enough
             if isinstance(waited_for, _Quoted):
                 # It was reserved while the attempt waited, so that a refusal now must release it.
                 await self.lifecycle.give_back(id_)
@@ -392,8 +403,19 @@ class Gate:
             refused = answers.denied(answer, limits) if isinstance(answer, Declined) else None
             self._waited[parked.request.reservation_id] = refused or _Quoted(parked.request, parked.quote)
 
-    def _seconds_to(self, deadline: datetime | None) -> float | None:
-        return None if deadline is None else max(0.0, (deadline - self._clock.now()).total_seconds())
+    def _note_busy(self, parked: answers.Deferred) -> None:
+        """Deny a waiter whose time is over at its next `admit`, unless it has no such time."""
+        park_s = parked.envelope.retry_policy.park_s
+        if parked.request is not None and isinstance(parked.held, Blocked) and park_s is not None:
+            self._waited[parked.request.reservation_id] = answers.Denied(answers.busy(parked.held))
+
+    def _seconds_of(self, parked: answers.Deferred) -> float | None:
+        """Return the longest wait of a deferred attempt."""
+        deadline, park_s = parked.envelope.deadline, parked.envelope.retry_policy.park_s
+        ends = [] if deadline is None else [max(0.0, (deadline - self._clock.now()).total_seconds())]
+        if park_s is not None and isinstance(parked.held, Blocked):
+            ends.append(park_s)
+        return min(ends, default=None)
 
 
 def _final(

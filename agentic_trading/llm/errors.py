@@ -47,6 +47,7 @@ class FailureKind(OpenName):
     INVALID_REQUEST = "invalid_request"
     SCHEMA_REFUSED = "schema_refused"
     BUDGET_EXHAUSTED = "budget_exhausted"
+    BUDGET_BUSY = "budget_busy"
     LEDGER_UNAVAILABLE = "ledger_unavailable"
     CIRCUIT_OPEN = "circuit_open"
     RETRY_BUDGET = "retry_budget"

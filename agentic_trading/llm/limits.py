@@ -120,6 +120,11 @@ class RetryPolicy(PolicyPart, frozen=True, extra="allow"):
     """How failed attempts are retried.
 
     Waits double from `base_s` up to `max_s` seconds.
+
+    Attributes:
+        park_s: The longest wait for money that calls in flight hold, in seconds. The call then fails as
+            `budget_busy`, before it is sent. None waits until the deadline. Older workers ignore it.
+
     """
 
     max_retries: int = Field(default=3, ge=0, le=20)
@@ -127,6 +132,7 @@ class RetryPolicy(PolicyPart, frozen=True, extra="allow"):
     max_s: float = Field(default=30.0, gt=0, le=3600, allow_inf_nan=False)
     attempt_timeout_s: float = Field(default=60.0, gt=0, le=3600, allow_inf_nan=False)
     retryable: tuple[FailureKind, ...] = RETRYABLE
+    park_s: Annotated[float | None, Field(ge=0, le=3600, allow_inf_nan=False, exclude_if=_is_none)] = None
 
 
 OutputMode = Literal["native", "lossless", "reask", "salvage"]

@@ -38,6 +38,7 @@ BudgetEventKind = Literal["command", "warning", "expired", "denied", "in doubt",
 
 GOVERNED = frozenset({
     FailureKind.BUDGET_EXHAUSTED,
+    FailureKind.BUDGET_BUSY,
     FailureKind.LEDGER_UNAVAILABLE,
     FailureKind.CIRCUIT_OPEN,
     FailureKind.RETRY_BUDGET,

@@ -24,8 +24,9 @@ from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.errors import FailureReason, UnknownModelError
 from agentic_trading.llm.event import Event, RunStarted, check_event
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import Provider, Providers, ToolDefinition
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import InteractionStore, Records
@@ -44,7 +45,7 @@ from agentic_trading.platform.workers import (
     running,
     worker_pool_of,
 )
-from agentic_trading.structured.prompts import tools_by_name
+from agentic_trading.structured.prompts import tools_by_name, verbatim_cap
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 from agentic_trading.worker.active_claim import RecoveryReport, recover
 from agentic_trading.worker.call_context import Checks
@@ -220,6 +221,27 @@ class Platform(TypedAnswers):
         if self._running is None:
             raise RuntimeError(_NOT_OPEN)
         return await self._running.pool.count_tokens(envelope, principal)
+
+    def verbatim_cap(self, envelope: LLMEnvelope, choices: int) -> int:
+        """Return the most output tokens of an attempt at a request of format `verbatim`, for all its choices."""
+        if self._running is None:
+            raise RuntimeError(_NOT_OPEN)
+        try:
+            capability = self._running.opened.files.tables.capabilities.of(envelope.provider, envelope.model)
+        except UnknownModelError:
+            return envelope.budget.max_output_tokens
+        return verbatim_cap(envelope, capability, choices)
+
+    async def attempts_of(self, envelope_id: str, tenant: str) -> list[LLMInteraction]:
+        """Return the recorded attempts at an envelope of a tenant, in order. Empty if it is not on record."""
+        if self._running is None:
+            raise RuntimeError(_NOT_OPEN)
+        store = self._running.opened.store
+        last = await store.get_by_envelope_id(envelope_id, tenant=tenant)
+        if last is None:
+            return []
+        trace = await store.get_by_trace_id(last.envelope.trace_id, tenant=tenant)
+        return [one for one in trace if one.envelope.envelope_id == envelope_id]
 
     async def record(self, event: Event) -> None:
         """Append an event to the trace. Raises `RecordError` if one of its ids is too long."""

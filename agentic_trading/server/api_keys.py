@@ -142,6 +142,7 @@ class ApiKey(BaseModel, frozen=True, extra="forbid"):
         usd_per_call: The most US dollars of a call, with all its attempts.
         usd_per_trace, calls_per_trace: The most US dollars and calls of a trace.
         attempt_timeout_s: Time limit of an attempt, in seconds.
+        park_s: The longest wait of a call for money that other calls hold, in seconds.
         json_schema: `pass` does not read answers. `validate` validates them against the client's schema, and
             `reask` also asks again after a rejected answer.
         records_events: Whether the key may record events, such as orders and fills.
@@ -162,6 +163,7 @@ class ApiKey(BaseModel, frozen=True, extra="forbid"):
     usd_per_trace: Usd | None = None
     calls_per_trace: Annotated[StrictInt, Field(ge=0, le=LARGEST)] | None = None
     attempt_timeout_s: Annotated[StrictFloat, Field(gt=0, le=3600)] = 300.0
+    park_s: Annotated[StrictFloat, Field(ge=0, le=3600)] = 20.0
     json_schema: Literal["pass", "validate", "reask"] = "validate"
     records_events: StrictBool = False
     created: _Moment

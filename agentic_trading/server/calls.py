@@ -91,7 +91,7 @@ def request_envelope(
         )
         builder.with_output_schema(form.schema).with_output_policy(policy)
     builder.with_provider(LLMProvider(named[0]), named[1]).with_budget(**_limits(request, key))
-    builder.with_retry_policy(RetryPolicy(attempt_timeout_s=key.attempt_timeout_s))
+    builder.with_retry_policy(RetryPolicy(attempt_timeout_s=key.attempt_timeout_s, park_s=key.park_s))
     builder.with_agent(key.agent, agent_type(key)).with_tenant(key.tenant)
     # A name of the client's own is also the step, so that a replay of two runs at once does not exchange their
     # answers. A `traceparent` is random in each run, so with it as the step no replay would find an answer.
@@ -232,17 +232,31 @@ _VERDICTS: Final = {Stage.PASSED_ON: "passed_on", Stage.DONE: "accepted"}
 
 
 def call_reply(
-    request: ClientRequest, envelope: LLMEnvelope, outcome: StructuredOutcome, zone: ZoneInfo
+    request: ClientRequest, envelope: LLMEnvelope, outcome: StructuredOutcome, zone: ZoneInfo, cap: int
 ) -> Reply:
-    """Return the reply of a call: the body of the answer as it came, or the error."""
+    """Return the reply of a call: the body of the answer as it came, or the error.
+
+    Args:
+        request: The request.
+        envelope: The envelope of its call.
+        outcome: The outcome of the call.
+        zone: The time zone of budgets.
+        cap: The most output tokens of an attempt, for all its answers together.
+
+    """
     last = _told(outcome)
-    headers = _headers(request, envelope, outcome)
+    headers = _headers(request, envelope, outcome, cap)
     if last is None or last.trace is None:
         reason = (last and last.failure) or outcome.error or _no_reason()
+        is_unsent = not any(one.sent for one in outcome.attempts)
         failure = errors.failure_of(reason)
+        if is_unsent and reason.category == FailureKind.EXPIRED:
+            failure = errors.UNSENT_IN_TIME
         body = errors.error_body(request.api, failure, errors.failure_message(reason, zone))
-        is_unsent = failure == errors.SHUTTING_DOWN and not any(one.sent for one in outcome.attempts)
-        return Reply(body, headers, failure, may_be_repeated=is_unsent)
+        may_be_repeated = is_unsent and failure in {errors.SHUTTING_DOWN, errors.BUDGET_BUSY}
+        if may_be_repeated and failure == errors.BUDGET_BUSY:
+            headers["retry-after"] = str(errors.RETRY_AFTER_S)
+        return Reply(body, headers, failure, may_be_repeated=may_be_repeated)
     # An answer that was asked again was rejected, whatever ended the call.
     is_last = last is outcome.attempts[-1]
     verdict = _VERDICTS.get(last.trace.verdict, "rejected") if is_last else "rejected"
@@ -262,7 +276,9 @@ def _no_reason() -> FailureReason:
     return FailureReason(category=FailureKind.INTERNAL_ERROR, description="the call ended without an answer")
 
 
-def _headers(request: ClientRequest, envelope: LLMEnvelope, outcome: StructuredOutcome) -> dict[str, str]:
+def _headers(
+    request: ClientRequest, envelope: LLMEnvelope, outcome: StructuredOutcome, most: int
+) -> dict[str, str]:
     """Return the headers about a call. Their cost is that of all its attempts."""
     headers = {
         "x-agentic-trace-id": envelope.trace_id,
@@ -277,7 +293,7 @@ def _headers(request: ClientRequest, envelope: LLMEnvelope, outcome: StructuredO
             # The vendors' libraries show it as the id of the request.
             "request-id" if request.api == "messages" else "x-request-id": last.interaction_id,
         }
-    cap = envelope.budget.max_output_tokens // request.choices
+    cap = most // request.choices
     return headers if request.cap == cap else {**headers, "x-agentic-output-cap": str(cap)}
 
 

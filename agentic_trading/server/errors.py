@@ -46,10 +46,14 @@ NO_COUNT: Final = HttpFailure(502, "provider_error", "api_error")
 NEW_PRINCIPAL: Final = HttpFailure(503, "restart_needed", "api_error")
 BUS_AWAY: Final = HttpFailure(503, "bus_unavailable", "api_error")
 SHUTTING_DOWN: Final = HttpFailure(503, "shutting_down", "overloaded_error")
+BUDGET_BUSY: Final = HttpFailure(429, "budget_busy", "rate_limit_error")
+UNSENT_IN_TIME: Final = HttpFailure(503, "deadline_exceeded", "overloaded_error")
+KEY_REUSED: Final = HttpFailure(422, "idempotency_key_reused", "invalid_request_error")
 _INTERNAL: Final = HttpFailure(500, "internal_error", "api_error")
 
 _BY_KIND: Final[Mapping[FailureKind, HttpFailure]] = {
     FailureKind.BUDGET_EXHAUSTED: HttpFailure(402, "insufficient_quota", "billing_error"),
+    FailureKind.BUDGET_BUSY: BUDGET_BUSY,
     FailureKind.NOT_ALLOWED: HttpFailure(403, "permission_denied", "permission_error"),
     FailureKind.HALTED: HttpFailure(403, "halted", "permission_error"),
     FailureKind.NOT_SERVED: UNKNOWN_MODEL,
@@ -69,6 +73,9 @@ _BY_KIND: Final[Mapping[FailureKind, HttpFailure]] = {
     FailureKind.SHUTDOWN: SHUTTING_DOWN,
     FailureKind.UNDELIVERABLE: HttpFailure(504, "no_answer", "timeout_error"),
 }
+
+RETRY_AFTER_S: Final = 5
+"""The seconds after which a call may be sent again if calls in flight held the money."""
 
 _WINDOW = re.compile(r" window=(minute|hour|day|month) ")
 

@@ -15,7 +15,6 @@ from aiohttp import web
 from agentic_trading.bus.errors import BusError, MessageTooLargeError
 from agentic_trading.cancellation import OwnedTasks
 from agentic_trading.client.gateway import StructuredGateway
-from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
@@ -30,6 +29,7 @@ from agentic_trading.server.causes import Cause, Causes
 from agentic_trading.server.errors import HttpFailure, RequestError, error_body
 from agentic_trading.server.events import KeptEvents, read_event_request, state_page
 from agentic_trading.server.fields import ClientRequest, FieldError, read_request
+from agentic_trading.server.joins import CallEnd, JoinedCall, Joins, RecordedCalls
 
 log = get_logger()
 
@@ -67,7 +67,7 @@ class AgentKeys(Protocol):
         ...
 
 
-class Served(Protocol):
+class Served(RecordedCalls, Protocol):
     """The gateway behind a server."""
 
     @property
@@ -98,6 +98,10 @@ class Served(Protocol):
     @property
     def records(self) -> Records:
         """The queries of the log."""
+        ...
+
+    def output_cap(self, envelope: LLMEnvelope, choices: int) -> int:
+        """Return the most output tokens of an attempt with so many answers, by its budget and its model."""
         ...
 
     async def problems(self) -> Mapping[str, str]:
@@ -135,6 +139,11 @@ class ApiServer:
     causes: Causes = field(default_factory=Causes)
     _calls: OwnedTasks = field(default_factory=OwnedTasks)
     _counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    _joins: Joins = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the joins of requests that are sent again."""
+        self._joins = Joins(self.clock, self.served, self._calls)
 
     def application(self) -> web.Application:
         """Return the application. Each path is also served below `/t/TRACE`, which names the trace of its calls."""
@@ -255,33 +264,45 @@ class ApiServer:
         key = self._key(request)
         gateway = self.served.gateway(key)
         asked, envelope, cause, trace = await self._made(api, request, key)
+
+        def run(envelope: LLMEnvelope) -> Awaitable[CallEnd]:
+            work = _outcome(gateway, envelope)
+            return self.causes.followed(work, envelope, cause, (key.name, trace), self.served.keep)
+
+        patience_s = calls.useful_s(request.headers)
         # A task of its own, because a call that was sent is paid: it goes on if its client goes away.
-        work = self.causes.followed(
-            _outcome(gateway, envelope), envelope, cause, (key.name, trace), self.served.keep
-        )
-        task = self._calls.start(work, name=f"call-{envelope.envelope_id}")
+        call = self._joins.call(key, envelope, request.headers, run, patience_s)
+        answer = await self._answer(request, asked, call)
+        # A client that has gone is no failure. Its call can be joined, because it has not seen the answer.
+        with suppress(ConnectionError):
+            await answer.prepare(request)
+            await answer.write_eof()
+            self._joins.written(key, call)
+        return answer
+
+    async def _answer(
+        self, request: web.Request, asked: ClientRequest, call: JoinedCall
+    ) -> web.StreamResponse:
         if not asked.stream:
-            return _whole(await self._reply(asked, envelope, task))
-        begun, _ = await asyncio.wait([task], timeout=self.begins_after_s)
+            return _whole(await self._reply(asked, call))
+        begun, _ = await asyncio.wait([call.task], timeout=self.begins_after_s)
         if not begun:
-            return await self._kept_open(request, asked, envelope, task)
-        reply = await self._reply(asked, envelope, task)
+            return await self._kept_open(request, asked, call)
+        reply = await self._reply(asked, call)
         if reply.failure is not None:
             return _whole(reply)
         try:
             said = _events(asked, reply)
         except RequestError as e:
-            refused = _refused(api, e.failure, str(e))
+            refused = _refused(asked.api, e.failure, str(e))
             # The call is paid all the same, so that its cost and its id in the log are of use.
             refused.headers.update(reply.headers)
             return refused
         return web.Response(body=said, headers={**reply.headers, **_EVENTS})
 
-    async def _reply(
-        self, asked: ClientRequest, envelope: LLMEnvelope, task: "asyncio.Task[StructuredOutcome | Exception]"
-    ) -> calls.Reply:
+    async def _reply(self, asked: ClientRequest, call: JoinedCall) -> calls.Reply:
         # Shielded, because a client that goes away would otherwise cancel a paid call.
-        outcome = await asyncio.shield(task)
+        outcome = await asyncio.shield(call.task)
         if isinstance(outcome, MessageTooLargeError):
             why = f"{outcome} Raise bus.max_message_bytes of the configuration"
             raise RequestError(errors.TOO_LARGE, why)
@@ -289,40 +310,31 @@ class ApiServer:
             raise RequestError(errors.BUS_AWAY, str(outcome))
         if isinstance(outcome, Exception):
             raise outcome
-        reply = calls.call_reply(asked, envelope, outcome, self.served.zone)
-        return replace(reply, headers={**reply.headers, **self.served.headers(envelope)})
+        cap = self.served.output_cap(call.envelope, asked.choices)
+        reply = calls.call_reply(asked, call.envelope, outcome, self.served.zone, cap)
+        return replace(reply, headers={**reply.headers, **self.served.headers(call.envelope)})
 
     async def _kept_open(
-        self,
-        request: web.Request,
-        asked: ClientRequest,
-        envelope: LLMEnvelope,
-        task: "asyncio.Task[StructuredOutcome | Exception]",
+        self, request: web.Request, asked: ClientRequest, call: JoinedCall
     ) -> web.StreamResponse:
         """Begin a stream before there is an answer. From here on, a failure is an event in it."""
-        stream = web.StreamResponse(headers={"x-agentic-trace-id": envelope.trace_id, **_EVENTS})
+        stream = web.StreamResponse(headers={"x-agentic-trace-id": call.envelope.trace_id, **_EVENTS})
         ping = b'event: ping\ndata: {"type": "ping"}\n\n' if asked.api == "messages" else b": waiting\n\n"
         # A client that leaves is no failure, and its call goes on.
         with suppress(ConnectionError):
             await stream.prepare(request)
             # Pings, because proxies close a connection that stays silent.
-            while not task.done():
+            while not call.task.done():
                 await stream.write(ping)
-                await asyncio.wait([task], timeout=self.pings_every_s)
-            await stream.write(await self._said(request, asked, envelope, task))
+                await asyncio.wait([call.task], timeout=self.pings_every_s)
+            await stream.write(await self._said(request, asked, call))
             await stream.write_eof()
         return stream
 
-    async def _said(
-        self,
-        request: web.Request,
-        asked: ClientRequest,
-        envelope: LLMEnvelope,
-        task: "asyncio.Task[StructuredOutcome | Exception]",
-    ) -> bytes:
+    async def _said(self, request: web.Request, asked: ClientRequest, call: JoinedCall) -> bytes:
         """Return the end of a stream that has begun. A failure is an event, because the status has been sent."""
         try:
-            reply = await self._reply(asked, envelope, task)
+            reply = await self._reply(asked, call)
             return _events(asked, reply) if reply.failure is None else calls.error_event(asked, reply.body)
         except RequestError as e:
             failure, text = e.failure, str(e)
@@ -395,7 +407,7 @@ class ApiServer:
         return web.Response(body=text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
-async def _outcome(gateway: StructuredGateway, envelope: LLMEnvelope) -> StructuredOutcome | Exception:
+async def _outcome(gateway: StructuredGateway, envelope: LLMEnvelope) -> CallEnd:
     """Run a call. An error is returned, because its client may have gone, and the end of the server would raise it."""
     try:
         return await gateway.ask_structured(envelope)

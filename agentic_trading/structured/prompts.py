@@ -160,9 +160,13 @@ def _verbatim_request(
 ) -> ModelRequest:
     """Return a client's own request. The cap of the envelope is the sum over all answers that it asks for."""
     asked = VerbatimRequest.of(envelope.context)
-    most = capability.max_output_tokens * asked.choices
-    max_tokens = min(envelope.budget.max_output_tokens, most)
+    max_tokens = verbatim_cap(envelope, capability, asked.choices)
     return ModelRequest(envelope, attempt, answer, "", asked.body, "verbatim", max_tokens)
+
+
+def verbatim_cap(envelope: LLMEnvelope, capability: Capability, choices: int) -> int:
+    """Return the most output tokens of an attempt at a client's own request, for all its answers together."""
+    return min(envelope.budget.max_output_tokens, capability.max_output_tokens * choices)
 
 
 def reask_request(request: ModelRequest, rejected: Rejected, *, attempt: int) -> ModelRequest:

@@ -119,10 +119,10 @@ def serve(vendor: str, tmp_path: Path) -> Serving:
     @asynccontextmanager
     async def opened(
         *, rights: Mapping[str, Any] | None = None, ports: Ports | None = None, timing: Mapping[str, Any] | None = None,
-        most_bytes: int = 1 << 20, **changes: Any,
+        most_bytes: int = 1 << 20, name: str = "desk", **changes: Any,
     ) -> AsyncGenerator[Served]:  # fmt: skip
         made, secret = new_api_key(
-            "desk", CREATED, {"tenant": "acme", "agent": "trader-1", "models": ALIASES, **(rights or {})}
+            name, CREATED, {"tenant": "acme", "agent": "trader-1", "models": ALIASES, **(rights or {})}
         )
         folder = tmp_path / "secrets"
         if not folder.exists():

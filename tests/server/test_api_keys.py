@@ -284,6 +284,7 @@ KEYS = st.builds(
     usd_per_trace=st.none() | USD,
     calls_per_trace=st.none() | st.integers(0, 2**53),
     attempt_timeout_s=st.floats(0, 3600, exclude_min=True),
+    park_s=st.floats(0, 3600),
     json_schema=st.sampled_from(["pass", "validate", "reask"]),
     records_events=st.booleans(),
     created=TIMES,
@@ -343,7 +344,7 @@ def test_shortest_file_has_defaults(file: ApiKeyFile) -> None:
     key = file.read()["ta"]
 
     assert (key.workflow, key.json_schema) == (EnvelopeWorkflow.GENERAL, "validate")
-    assert (key.max_output_tokens, key.attempt_timeout_s) == (16_384, 300)
+    assert (key.max_output_tokens, key.attempt_timeout_s, key.park_s) == (16_384, 300, 20)
     assert (key.usd_per_call, key.expires, key.revoked, key.created) == (None, None, None, NOW)
 
 

@@ -35,7 +35,7 @@ def reply(*attempts: Attempt) -> Reply:
     outcome = StructuredOutcome(
         ok=False, json=None, json_text="", usage=TotalUsage(cost_nusd=10), attempts=attempts, error=AWAY
     )
-    return call_reply(request, envelope, outcome, ZoneInfo("UTC"))
+    return call_reply(request, envelope, outcome, ZoneInfo("UTC"), envelope.budget.max_output_tokens)
 
 
 def test_rejected_answer_is_returned_if_asking_again_failed() -> None:

@@ -1,0 +1,219 @@
+"""Joins requests that a client sends again to the call of the first one, so that it is paid once."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from agentic_trading.cancellation import OwnedTasks
+from agentic_trading.client.outcome import StructuredOutcome, outcome_of
+from agentic_trading.clock import Clock
+from agentic_trading.ids import derived_id
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.server import errors
+from agentic_trading.server.api_keys import ApiKey
+from agentic_trading.server.errors import RequestError
+
+MOST_CALLS: Final = 4_096
+"""The most calls of an API key that are remembered. The oldest one is then forgotten, finished ones first."""
+
+PATIENCE_S: Final = 1_800.0
+"""Seconds for which a call can be joined without an `Idempotency-Key`, if its client sends no time-out."""
+
+MOST_REFUSED: Final = 256
+"""The most calls of one `Idempotency-Key` that may end unsent. The next one is refused."""
+
+_KEY = re.compile(r"[!-~]{1,255}")
+_RETRIES = re.compile(r"[0-9]{1,9}")
+
+CallEnd = StructuredOutcome | Exception
+"""The end of a call. An error is a value, because its client may have gone."""
+
+RunCall = Callable[[LLMEnvelope], Awaitable[CallEnd]]
+
+
+class RecordedCalls(Protocol):
+    """The calls in the log."""
+
+    async def attempts_of(self, envelope_id: str, tenant: str) -> Sequence[LLMInteraction]:
+        """Return the recorded attempts at an envelope of a tenant, in order."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class JoinedCall:
+    """A call, for all requests that wait for it.
+
+    Attributes:
+        envelope: Its envelope. It is replaced if the call is found in the log.
+        ends: The monotonic time until which a request without an `Idempotency-Key` can join.
+        has_key: Whether it has an `Idempotency-Key`.
+        task: The task of the call.
+        joined: The number of requests that have joined.
+
+    """
+
+    envelope: LLMEnvelope
+    ends: float
+    has_key: bool
+    task: "asyncio.Task[CallEnd]" = field(init=False)
+    joined: int = 0
+
+
+@dataclass(slots=True)
+class Joins:
+    """The calls that requests can join: those that run, and those whose answer was not fully written.
+
+    A finished call with an `Idempotency-Key` is found in the log, also after a restart.
+
+    Attributes:
+        clock: The clock of joins.
+        earlier: The calls in the log.
+        tasks: The owner of the calls.
+
+    """
+
+    clock: Clock
+    earlier: RecordedCalls
+    tasks: OwnedTasks
+    _calls: dict[str, dict[str, JoinedCall]] = field(default_factory=dict)
+
+    def call(
+        self,
+        key: ApiKey,
+        envelope: LLMEnvelope,
+        headers: Mapping[str, str],
+        run: RunCall,
+        patience_s: float | None = None,
+    ) -> JoinedCall:
+        """Return the call of a request: an earlier one that it repeats, or a new one.
+
+        Args:
+            key: The API key of the request.
+            envelope: Its envelope.
+            headers: Its headers.
+            run: Runs an envelope.
+            patience_s: The seconds that its client waits, or None if unknown.
+
+        Raises:
+            RequestError: If the `Idempotency-Key` is wrong, or was used for another request.
+
+        """
+        calls, now = self._calls.setdefault(key.name, {}), self.clock.monotonic()
+        name = _idempotency_key(headers)
+        if name:
+            id_ = derived_id("http-call", key.tenant, key.name, name)
+            found = calls.get(id_)
+            if found is not None and found.envelope.request_hash != envelope.request_hash:
+                raise _reused()
+        else:
+            id_ = envelope.envelope_id
+            found = _repeated(calls, envelope, now) if _retries(headers) else None
+        if found is not None:
+            found.joined += 1
+            return found
+        _make_room(calls, now)
+        call = JoinedCall(envelope, now + (patience_s or PATIENCE_S), bool(name))
+        work = self._named(call, id_, run) if name else _run(run, envelope)
+        call.task = self.tasks.start(work, name=f"call-{id_}")
+        calls[id_] = call
+        call.task.add_done_callback(lambda task: _forget_unpaid(calls, id_, call, task))
+        return call
+
+    def written(self, key: ApiKey, call: JoinedCall) -> None:
+        """Note that the answer of a call was written to a client in full. It can then not be joined any more."""
+        calls = self._calls.get(key.name, {})
+        for id_ in [id_ for id_, one in calls.items() if one is call]:
+            del calls[id_]
+
+    async def _named(self, call: JoinedCall, id_: str, run: RunCall) -> CallEnd:
+        """Return the end of a call with an `Idempotency-Key`: as recorded, or of a new call.
+
+        A call that ended unsent is made again with another envelope, because a record has one end.
+        """
+        asked, name = call.envelope, id_
+        try:
+            for number in range(1, MOST_REFUSED + 1):
+                made = await self.earlier.attempts_of(name, asked.tenant_id)
+                if not made:
+                    call.envelope = asked.model_copy(update={"envelope_id": name, "idempotency_key": name})
+                    return await run(call.envelope)
+                first = made[0].envelope
+                if first.request_hash != asked.request_hash:
+                    return _reused()
+                if made[-1].result.next_step not in {"", "final"}:
+                    call.envelope = first
+                    return await run(first)
+                outcome = outcome_of(made)
+                if _was_sent(outcome):
+                    call.envelope = first
+                    return outcome
+                name = derived_id(id_, number)
+        except Exception as e:  # noqa: BLE001 - the reply raises it
+            return e
+        why = f"{MOST_REFUSED} calls with this Idempotency-Key were refused. Use a new one"
+        return RequestError(errors.KEY_REUSED, why, param="Idempotency-Key")
+
+
+async def _run(run: RunCall, envelope: LLMEnvelope) -> CallEnd:
+    return await run(envelope)
+
+
+def _idempotency_key(headers: Mapping[str, str]) -> str:
+    """Return the `Idempotency-Key` of a request, or an empty text. Raises `RequestError` if it is wrong."""
+    name = headers.get("idempotency-key", "").strip()
+    if name and not _KEY.fullmatch(name):
+        why = "the Idempotency-Key is wrong. Allowed: 1 to 255 printable characters of ASCII without spaces"
+        raise RequestError(errors.REFUSED_FIELD, why, param="Idempotency-Key")
+    return name
+
+
+def _retries(headers: Mapping[str, str]) -> int:
+    """Return how often the vendors' libraries have sent this request before."""
+    text = headers.get("x-stainless-retry-count", "")
+    return int(text) if _RETRIES.fullmatch(text) else 0
+
+
+def _reused() -> RequestError:
+    why = (
+        "the Idempotency-Key was used for another request. Allowed: a new key, or the same API, model, body and "
+        "output limit"
+    )
+    return RequestError(errors.KEY_REUSED, why, param="Idempotency-Key")
+
+
+def _repeated(calls: Mapping[str, JoinedCall], envelope: LLMEnvelope, now: float) -> JoinedCall | None:
+    """Return the call that a request without an `Idempotency-Key` repeats, or None.
+
+    Of equal calls, it is the one that fewest requests have joined, and then the oldest.
+    """
+    same = (
+        call
+        for call in calls.values()
+        if not call.has_key and call.envelope.request_hash == envelope.request_hash and now < call.ends
+    )
+    return min(same, key=lambda call: call.joined, default=None)
+
+
+def _make_room(calls: dict[str, JoinedCall], now: float) -> None:
+    """Forget calls that nobody can join, and the oldest ones if there are too many."""
+    for id_ in [id_ for id_, call in calls.items() if call.task.done() and call.ends <= now]:
+        del calls[id_]
+    while len(calls) >= MOST_CALLS:
+        done = (id_ for id_, call in calls.items() if call.task.done())
+        del calls[next(done, next(iter(calls)))]
+
+
+def _forget_unpaid(
+    calls: dict[str, JoinedCall], id_: str, call: JoinedCall, task: "asyncio.Task[CallEnd]"
+) -> None:
+    """Forget a call that has sent nothing, so that the next request is a new call."""
+    end = None if task.cancelled() else task.result()
+    if not (isinstance(end, StructuredOutcome) and _was_sent(end)) and calls.get(id_) is call:
+        del calls[id_]
+
+
+def _was_sent(outcome: StructuredOutcome) -> bool:
+    return any(one.sent for one in outcome.attempts)
