@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ from agentic_trading.platform.config import TenantConfig
 from agentic_trading.platform.platform import Ports
 from agentic_trading.server import joins
 from agentic_trading.server.api_keys import ApiKey
-from tests.build import NOW, envelope
+from tests.build import NOW, envelope, interaction
 from tests.server.conftest import Served, Serving, started
+from tests.server.test_replies import attempt
 from tests.server.test_server import EACH, said
 from tests.stubs.running import page_of
 
@@ -216,6 +218,7 @@ class Case:
         self.joins = joins.Joins(self.clock, self, self.tasks)
         self.may_end = asyncio.Event()
         self.ran: list[LLMEnvelope] = []
+        self.answer = NO_ANSWER
 
     async def attempts_of(self, envelope_id: str, tenant: str) -> Sequence[LLMInteraction]:
         return self.recorded(envelope_id)
@@ -223,7 +226,7 @@ class Case:
     async def run(self, asked: LLMEnvelope) -> joins.CallEnd:
         self.ran.append(asked)
         await self.may_end.wait()
-        return NO_ANSWER
+        return self.answer
 
     def call(self, patience_s: float | None = None, **headers: str) -> joins.JoinedCall:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -310,6 +313,43 @@ async def test_error_of_the_log_is_the_end_of_the_call() -> None:
 
     assert isinstance(end, OSError)
     assert case.ran == []
+    await case.aclose()
+
+
+async def test_call_whose_next_attempt_is_missing_goes_on_with_its_envelope() -> None:
+    first = envelope(envelope_id="first")
+    case = Case(lambda _: [interaction(envelope=first, next_step="retry")])
+    case.may_end.set()
+
+    end = await case.call(idempotency_key="a").task
+
+    assert (end, case.ran) == (NO_ANSWER, [first])
+    await case.aclose()
+
+
+async def test_many_refused_calls_use_up_an_idempotency_key(
+    serve: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joins, "MOST_REFUSED", 2)
+    poor = {"acme": TenantConfig(budget_usd=Decimal("0.0001"))}
+    async with serve(tenants=poor) as served:
+        tries = [await said(served, PATH, BODY, headers=NAMED) for _ in range(3)]
+
+    assert [status for status, _, _ in tries] == [402, 402, 422]
+    assert "2 calls with this Idempotency-Key were refused. Use a new one" in tries[2][1]["message"]
+
+
+async def test_finished_call_is_forgotten_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case()
+    case.answer = replace(NO_ANSWER, attempts=(attempt(1, None),))
+    case.may_end.set()
+    times = iter([0.0, 14.0])
+    monkeypatch.setattr(case.clock, "monotonic", lambda: next(times))
+    old = case.call(14.0)
+    await old.task
+    new = case.call()
+
+    assert list(case.joins._calls["desk"].values()) == [new]
     await case.aclose()
 
 
