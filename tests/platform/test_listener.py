@@ -83,7 +83,7 @@ async def answer_on(connection: Connection, text: bytes = ASK) -> bytes:
     return await connection[0].readexactly(int(length.partition(b":")[2]))
 
 
-async def test_connection_that_sends_nothing_is_ended() -> None:
+async def test_silent_connection_is_ended() -> None:
     async with served(Connections(request_within_s=0.1)) as (_, port), connected(port) as silent:
         assert await is_ended(silent)
 

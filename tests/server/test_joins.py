@@ -263,7 +263,7 @@ async def test_retries_are_shared_among_equal_calls() -> None:
     await case.aclose()
 
 
-async def test_wrong_count_of_retries_is_none() -> None:
+async def test_wrong_count_of_retries_is_ignored() -> None:
     case = Case()
     first = case.call()
 
@@ -316,7 +316,7 @@ async def test_error_of_the_log_is_the_end_of_the_call() -> None:
     await case.aclose()
 
 
-async def test_call_whose_next_attempt_is_missing_goes_on_with_its_envelope() -> None:
+async def test_call_whose_next_attempt_is_missing_continues_with_its_envelope() -> None:
     first = envelope(envelope_id="first")
     case = Case(lambda _: [interaction(envelope=first, next_step="retry")])
     case.may_end.set()

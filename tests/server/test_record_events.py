@@ -129,7 +129,7 @@ async def test_digits_of_numbers_are_kept(serve: Serving) -> None:
     }  # fmt: skip
 
 
-async def test_key_without_the_right_records_nothing(serve: Serving) -> None:
+async def test_key_without_the_right_cannot_record_events(serve: Serving) -> None:
     async with serve() as served:
         _, call = await asked(served, "Judge.")
         refused = await posted(served, {"kind": "venue.order", "caused_by": call})
