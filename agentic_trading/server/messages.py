@@ -32,6 +32,9 @@ _EMPTY: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """The fields of a block that come as deltas, as they are at its start."""
 
+_ENDS: Final = ("stop_reason", "stop_sequence", "stop_details")
+"""The fields of a message that come with its end."""
+
 
 def message_events(body: Mapping[str, Any]) -> bytes:
     """Return a whole answer as the events of a stream. Equal answers have equal bytes."""
@@ -45,10 +48,10 @@ def event_line(event: Mapping[str, Any]) -> bytes:
 
 def _events(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     usage = body.get("usage") or {}
+    ends = {name: body.get(name) for name in _ENDS}
     begun: dict[str, Any] = {
         "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
+        **dict.fromkeys(ends),
         "usage": {**usage, "output_tokens": 0},
     }
     yield {"type": "message_start", "message": {**body, **begun}}
@@ -61,7 +64,6 @@ def _events(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for delta in _deltas(block):
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
-    ends = {name: body.get(name) for name in ("stop_reason", "stop_sequence")}
     yield {"type": "message_delta", "delta": ends, "usage": usage}
     yield {"type": "message_stop"}
 

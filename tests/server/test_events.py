@@ -25,6 +25,11 @@ TEXTS = st.text(st.characters(codec="utf-8"), max_size=40)
 NAMES = st.text("abcdefgh_", min_size=1, max_size=8)
 OBJECTS = st.dictionaries(NAMES, st.one_of(st.integers(-9, 9), TEXTS, st.booleans()), max_size=3)
 COUNTS = st.integers(0, 10**6)
+REFUSAL = {"type": "refusal", "category": "cyber", "explanation": "It asks for an attack."}
+STOPS = [
+    *({"stop_reason": reason} for reason in ("end_turn", "max_tokens", "tool_use", "refusal")),
+    {"stop_reason": "refusal", "stop_details": REFUSAL},
+]
 
 
 def pages(raw: bytes) -> list[dict[str, Any]]:
@@ -110,12 +115,17 @@ def test_usage_of_chat_is_left_out_unless_it_is_asked_for_and_logprobs_come_with
 
 @st.composite
 def made_messages(draw: st.DrawFn) -> dict[str, Any]:
-    def block() -> dict[str, Any]:
+    def block(place: int) -> dict[str, Any]:
         match draw(st.sampled_from(["text", "tool_use", "thinking", "redacted_thinking"])):
             case "text":
                 return {"type": "text", "text": draw(TEXTS), "citations": None}
             case "tool_use":
-                return {"type": "tool_use", "id": "toolu_1", "name": draw(NAMES), "input": draw(OBJECTS)}
+                return {
+                    "type": "tool_use",
+                    "id": f"toolu_{place}",
+                    "name": draw(NAMES),
+                    "input": draw(OBJECTS),
+                }
             case "thinking":
                 return {"type": "thinking", "thinking": draw(TEXTS), "signature": draw(NAMES)}
             case _:
@@ -123,8 +133,8 @@ def made_messages(draw: st.DrawFn) -> dict[str, Any]:
 
     return {
         "id": "msg_1", "type": "message", "role": "assistant", "model": "m",
-        "content": [block() for _ in range(draw(st.integers(0, 4)))],
-        "stop_reason": draw(st.sampled_from(["end_turn", "max_tokens", "tool_use", "refusal"])), "stop_sequence": None,
+        "content": [block(place) for place in range(draw(st.integers(0, 4)))],
+        **draw(st.sampled_from(STOPS)), "stop_sequence": None,
         "usage": {"input_tokens": draw(COUNTS), "output_tokens": draw(COUNTS)},
     }  # fmt: skip
 
