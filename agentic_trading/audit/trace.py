@@ -299,7 +299,7 @@ class CausalPath:
             attempts.
         siblings: Other effects of the direct cause, in the order of the log.
         effects: Direct effects of the record, in the order of the log.
-        quoted: Other calls whose answers the requests on the path repeat, in the order of the log.
+        quoted: Other calls with answers that the requests on the path repeat, in the order of the log.
 
     """
 
@@ -354,7 +354,7 @@ def _quoted(tree: TraceTree, path: Sequence[TraceNode]) -> Iterator[TraceNode]:
     effects = (effect for node in path for effect in tree.children(node.id))
     named: set[str] = set()
     for effect in effects:
-        # A client may record any body under this kind.
+        # A newer release may have written another body under this kind.
         with suppress(UnreadableBodyError):
             body = KINDS.of(effect.event) if isinstance(effect, EventNode) else None
             named.update(body.interactions if isinstance(body, RequestQuoted) else ())

@@ -122,7 +122,7 @@ def exhausted(declined: Declined, limits: Iterable[limit_types.Limit] = ()) -> F
 
 
 def busy(blocked: Blocked) -> FailureReason:
-    """Return the failure for a budget whose rest is held by calls in flight."""
+    """Return the failure for a budget with its rest held by calls in flight."""
     window = "" if blocked.window is limit_types.Window.NONE else f" this {blocked.window}"
     return FailureReason(
         category=FailureKind.BUDGET_BUSY,

@@ -404,7 +404,7 @@ class Gate:
             self._waited[parked.request.reservation_id] = refused or _Quoted(parked.request, parked.quote)
 
     def _note_busy(self, parked: answers.Deferred) -> None:
-        """Deny a waiter whose time is over at its next `admit`, unless it has no such time."""
+        """Deny a waiter at its next `admit` after the end of its `park_s`. Without one, do nothing."""
         park_s = parked.envelope.retry_policy.park_s
         if parked.request is not None and isinstance(parked.held, Blocked) and park_s is not None:
             self._waited[parked.request.reservation_id] = answers.Denied(answers.busy(parked.held))

@@ -26,7 +26,6 @@ from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureReason, UnknownModelError
 from agentic_trading.llm.event import Event, RunStarted, check_event
-from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import Provider, Providers, ToolDefinition
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import InteractionStore, Records
@@ -231,17 +230,6 @@ class Platform(TypedAnswers):
         except UnknownModelError:
             return envelope.budget.max_output_tokens
         return verbatim_cap(envelope, capability, choices)
-
-    async def attempts_of(self, envelope_id: str, tenant: str) -> list[LLMInteraction]:
-        """Return the recorded attempts at an envelope of a tenant, in order. Empty if it is not on record."""
-        if self._running is None:
-            raise RuntimeError(_NOT_OPEN)
-        store = self._running.opened.store
-        last = await store.get_by_envelope_id(envelope_id, tenant=tenant)
-        if last is None:
-            return []
-        trace = await store.get_by_trace_id(last.envelope.trace_id, tenant=tenant)
-        return [one for one in trace if one.envelope.envelope_id == envelope_id]
 
     async def record(self, event: Event) -> None:
         """Append an event to the trace. Raises `RecordError` if one of its ids is too long."""

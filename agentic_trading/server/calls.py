@@ -108,7 +108,7 @@ def request_envelope(
 
 
 def agent_type(key: ApiKey) -> str:
-    """Return the agent type of a key's calls. It names the key, so that the log tells whose call it is."""
+    """Return the agent type of a key's calls. It names the key, so that the log has the owner of the call."""
     return f"http:{key.name}"
 
 

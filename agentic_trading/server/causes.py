@@ -1,4 +1,4 @@
-"""The causes of calls: earlier answers whose ids or texts a request repeats."""
+"""The causes of calls: a request repeats ids or texts of earlier answers."""
 
 import asyncio
 import json
@@ -144,7 +144,7 @@ class Causes:
         group: tuple[str, str],
         record: Callable[[Event], Awaitable[None]],
     ) -> StructuredOutcome | Exception:
-        """Wait for a call, remember its answer, and record what its request quotes.
+        """Wait for a call, remember its answer, and record the quotations of its request.
 
         Args:
             work: The call.

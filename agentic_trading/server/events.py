@@ -119,7 +119,7 @@ class TraceState:
 
     Attributes:
         calls: Its calls.
-        failed: Those whose last attempt has no usable answer.
+        failed: Those without a usable answer in their last attempt.
         cost_nusd: Their cost in nano-dollars.
 
     """

@@ -20,7 +20,7 @@ MOST_CALLS: Final = 4_096
 """The most calls of an API key that are remembered. The oldest one is then forgotten, finished ones first."""
 
 PATIENCE_S: Final = 1_800.0
-"""Seconds for which a call can be joined without an `Idempotency-Key`, if its client sends no time-out."""
+"""Seconds in which a request without an `Idempotency-Key` can join a call, if its client sends no time-out."""
 
 MOST_REFUSED: Final = 256
 """The most calls of one `Idempotency-Key` that may end unsent. The next one is refused."""
@@ -37,8 +37,8 @@ RunCall = Callable[[LLMEnvelope], Awaitable[CallEnd]]
 class RecordedCalls(Protocol):
     """The calls in the log."""
 
-    async def attempts_of(self, envelope_id: str, tenant: str) -> Sequence[LLMInteraction]:
-        """Return the recorded attempts at an envelope of a tenant, in order."""
+    async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> Sequence[LLMInteraction]:
+        """Return all attempts at an envelope, oldest first."""
         ...
 
 
@@ -48,7 +48,7 @@ class JoinedCall:
 
     Attributes:
         envelope: Its envelope. It is replaced if the call is found in the log.
-        ends: The monotonic time until which a request without an `Idempotency-Key` can join.
+        ends: The monotonic time of the last join without an `Idempotency-Key`.
         has_key: Whether it has an `Idempotency-Key`.
         task: The task of the call.
         joined: The number of requests that have joined.
@@ -64,7 +64,7 @@ class JoinedCall:
 
 @dataclass(slots=True)
 class Joins:
-    """The calls that requests can join: those that run, and those whose answer was not fully written.
+    """The calls that requests can join: running ones, and those without a fully written answer.
 
     A finished call with an `Idempotency-Key` is found in the log, also after a restart.
 
@@ -136,7 +136,7 @@ class Joins:
         asked, name = call.envelope, id_
         try:
             for number in range(1, MOST_REFUSED + 1):
-                made = await self.earlier.attempts_of(name, asked.tenant_id)
+                made = await self.earlier.by_envelope(name, tenant=asked.tenant_id)
                 if not made:
                     call.envelope = asked.model_copy(update={"envelope_id": name, "idempotency_key": name})
                     return await run(call.envelope)

@@ -1,4 +1,4 @@
-"""The recording that a replay serves: volatile texts, the nearest record of a miss, and what was used."""
+"""The recording that a replay serves: volatile texts, the nearest record of a miss, and the use of records."""
 
 import asyncio
 import json

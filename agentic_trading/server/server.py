@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 from zoneinfo import ZoneInfo
 
 from aiohttp import web
@@ -29,7 +29,7 @@ from agentic_trading.server.causes import Cause, Causes
 from agentic_trading.server.errors import HttpFailure, RequestError, error_body
 from agentic_trading.server.events import KeptEvents, read_event_request, state_page
 from agentic_trading.server.fields import ClientRequest, FieldError, read_request
-from agentic_trading.server.joins import CallEnd, JoinedCall, Joins, RecordedCalls
+from agentic_trading.server.joins import CallEnd, JoinedCall, Joins
 
 log = get_logger()
 
@@ -54,6 +54,8 @@ READ_WITHIN_S: Final = 30.0
 READ_AT_ONCE_BYTES: Final = 64 * 1024
 """Bodies up to this size are read on the loop, longer ones in a thread."""
 
+_Read = TypeVar("_Read")
+
 _KEY_NAME: Final = web.RequestKey("key_name", str)
 _JSON: Final = {"content-type": "application/json"}
 _EVENTS: Final = {"content-type": "text/event-stream", "cache-control": "no-store"}
@@ -67,7 +69,7 @@ class AgentKeys(Protocol):
         ...
 
 
-class Served(RecordedCalls, Protocol):
+class Served(Protocol):
     """The gateway behind a server."""
 
     @property
@@ -143,7 +145,7 @@ class ApiServer:
 
     def __post_init__(self) -> None:
         """Make the joins of requests that are sent again."""
-        self._joins = Joins(self.clock, self.served, self._calls)
+        self._joins = Joins(self.clock, self.served.records, self._calls)
 
     def application(self) -> web.Application:
         """Return the application. Each path is also served below `/t/TRACE`, which names the trace of its calls."""
@@ -225,27 +227,31 @@ class ApiServer:
         request[_KEY_NAME] = key.name
         return key
 
-    async def _body(self, request: web.Request) -> bytes:
-        """Return the body. Raises `RequestError` if it does not come in time."""
+    async def _read(self, request: web.Request, read: Callable[[bytes], _Read]) -> _Read:
+        """Return the body of a request as `read` returns it. Raises `RequestError` if it is late or wrong."""
         try:
             async with asyncio.timeout(self.read_within_s):
-                return await request.read()
+                raw = await request.read()
         except TimeoutError as e:
             why = f"the body did not come within {self.read_within_s:g} seconds"
             raise RequestError(errors.SLOW_REQUEST, why) from e
+        try:
+            # In a thread if it is long, because other requests would wait for it.
+            return read(raw) if len(raw) <= READ_AT_ONCE_BYTES else await asyncio.to_thread(read, raw)
+        except FieldError as e:
+            raise RequestError(errors.REFUSED_FIELD, str(e), param=e.param) from e
 
     async def _made(
         self, api: Api, request: web.Request, key: ApiKey
     ) -> tuple[ClientRequest, LLMEnvelope, Cause, str]:
         """Return the request, its envelope, its cause and the trace it names. Raises `RequestError` if it is refused."""
-        raw = await self._body(request)
         trace = request.match_info.get("trace", "")
         if trace and not calls.is_trace(trace):
             raise RequestError(
                 errors.REFUSED_FIELD, "the trace in the address has other characters than A-Z a-z 0-9 . _ : -"
             )
 
-        def made() -> tuple[ClientRequest, LLMEnvelope, Cause, str]:
+        def made(raw: bytes) -> tuple[ClientRequest, LLMEnvelope, Cause, str]:
             asked = read_request(calls.TABLES[api], raw)
             named = trace or calls.trace_in(request.headers, asked.metadata)
             cause = self.causes.find(key.name, named, asked)
@@ -254,11 +260,7 @@ class ApiServer:
             )
             return asked, envelope, cause, named
 
-        try:
-            # In a thread if it is long, because other requests would wait for it.
-            return made() if len(raw) <= READ_AT_ONCE_BYTES else await asyncio.to_thread(made)
-        except FieldError as e:
-            raise RequestError(errors.REFUSED_FIELD, str(e), param=e.param) from e
+        return await self._read(request, made)
 
     async def _call(self, api: Api, request: web.Request) -> web.StreamResponse:
         key = self._key(request)
@@ -353,24 +355,16 @@ class ApiServer:
         if not key.records_events:
             why = f"the key {key.name} may not record events. Allowed: a key of `api-keys create --records-events`"
             raise RequestError(errors.NO_EVENTS, why)
-        raw = await self._body(request)
-        try:
-            asked = (
-                read_event_request(raw)
-                if len(raw) <= READ_AT_ONCE_BYTES
-                else await asyncio.to_thread(read_event_request, raw)
-            )
-        except FieldError as e:
-            raise RequestError(errors.REFUSED_FIELD, str(e), param=e.param) from e
-        event = await self._events.record(key, asked)
+        asked = await self._read(request, read_event_request)
+        event = await self._kept.record(key, asked)
         return web.json_response({"id": event.id, "trace_id": event.trace_id}, status=201)
 
     async def _trace(self, request: web.Request) -> web.Response:
         key, trace_id = self._key(request), request.match_info["trace_id"]
-        return web.json_response(state_page(trace_id, await self._events.state(key, trace_id)))
+        return web.json_response(state_page(trace_id, await self._kept.state(key, trace_id)))
 
     @property
-    def _events(self) -> KeptEvents:
+    def _kept(self) -> KeptEvents:
         return KeptEvents(self.served.records, self.served.keep, self.causes, self.clock)
 
     async def _models(self, request: web.Request) -> web.Response:

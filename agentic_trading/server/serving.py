@@ -123,10 +123,6 @@ class ServedPlatform:
         """Return the most output tokens of an attempt with so many answers, by its budget and its model."""
         return self.platform.verbatim_cap(envelope, choices)
 
-    async def attempts_of(self, envelope_id: str, tenant: str) -> Sequence[LLMInteraction]:
-        """Return the recorded attempts at an envelope of a tenant, in order."""
-        return await self.platform.attempts_of(envelope_id, tenant)
-
     async def problems(self) -> Mapping[str, str]:
         """Return the reason for each part that cannot be used now."""
         found = dict(await self.platform.problems())

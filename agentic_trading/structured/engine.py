@@ -182,11 +182,9 @@ def read(
         max_tokens: The output cap of the request. An answer that reaches it counts as truncated.
         parser: The parser's name on record. Default: the parser of the transport.
         model: The model's name on record. Default: the model of the response.
-        transport: How the answer was requested. With `text`, the answer is plain text and its object is
-            empty.
+        transport: How the answer was requested. The object of a plain `text` is empty.
         schema_json: The schema as canonical JSON, to save serializing it again.
-        shown: The user message of the request. A copy of an object in it, next to other text, is not an
-            answer.
+        shown: The user message of the request. A copy of its object next to other text is not an answer.
         tool: The tool whose call is read. A call of another tool is rejected.
         needs_stop_reason: Reject an answer without a stop reason, even if it ends with its object.
         judged: With `verbatim`, the part of the answer that must fit the schema. None without a check.

@@ -1,4 +1,4 @@
-"""Calls that wait for money which other calls hold: parked, then 429 with a time to ask again, and never sent before."""
+"""Calls that wait for money held by others: parked, then 429 with a time to ask again, and never sent before."""
 
 import asyncio
 from collections import Counter

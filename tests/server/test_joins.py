@@ -36,7 +36,7 @@ AGAIN = {"x-stainless-retry-count": "1"}
 
 
 class Held:
-    """A gateway whose calls wait until they may go on. It counts them."""
+    """A gateway that holds its calls until they are released, and counts them."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -220,7 +220,7 @@ class Case:
         self.ran: list[LLMEnvelope] = []
         self.answer = NO_ANSWER
 
-    async def attempts_of(self, envelope_id: str, tenant: str) -> Sequence[LLMInteraction]:
+    async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> Sequence[LLMInteraction]:
         return self.recorded(envelope_id)
 
     async def run(self, asked: LLMEnvelope) -> joins.CallEnd:

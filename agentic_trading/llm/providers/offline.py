@@ -233,7 +233,7 @@ class _SameRequests:
         self.used: set[tuple[str, int]] = set()
         self._by_number: dict[int, str] = {}
         self._first_number = 0
-        # By asking envelope: the recorded one whose results it gets.
+        # The recorded envelope by the asking one, which gets its results.
         self._served: dict[str, str] = {}
         self._taken: set[str] = set()
 
@@ -249,7 +249,7 @@ class _SameRequests:
         self.results.setdefault((recorded, result.attempt_number), result.wire)
 
     def source(self, asking: str, occurrence: int, attempt: int) -> str | None:
-        """Return the recorded envelope whose result an attempt gets, or None."""
+        """Return the recorded envelope with the result for an attempt, or None."""
         # The same envelope first, because clients that count apart may have recorded one key twice (decision 53).
         if (asking, attempt) in self.results:
             return asking
@@ -267,7 +267,7 @@ class _SameRequests:
         return (recorded, attempt) in self.results and recorded not in self._taken
 
     def take(self, recorded: str, asking: str, attempt: int) -> LLMResult:
-        """Return the recorded result of an attempt, which no other envelope gets from now on."""
+        """Return the recorded result of an attempt. No other envelope gets it from now on."""
         self._served[asking] = recorded
         self._taken.add(recorded)
         self.used.add((recorded, attempt))
