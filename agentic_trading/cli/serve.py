@@ -1,6 +1,7 @@
 """`agentic-trading serve`: an HTTP server for agents that use the SDKs of OpenAI and Anthropic."""
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,7 +10,7 @@ import typer
 
 from agentic_trading.cancellation import run_async
 from agentic_trading.cli.exits import ExitCode, end_within, say
-from agentic_trading.cli.options import ConfigFile
+from agentic_trading.cli.options import ConfigFile, RunBus
 
 CLOSES_WITHIN_S = 10.0
 """Seconds for closing the log and the servers after the calls under way."""
@@ -54,6 +55,14 @@ TlsCertificate = Annotated[
 TlsKey = Annotated[
     Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of the certificate, in PEM.")
 ]
+ServerLedger = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        metavar="URL",
+        help="The Redis of budgets and claims, redis://HOST:PORT. Needed with --bus.  [default: from the configuration]",
+    ),
+]
 DrainSeconds = Annotated[
     float,
     typer.Option(
@@ -73,6 +82,8 @@ def serve_command(
     tls_cert: TlsCertificate = None,
     tls_key: TlsKey = None,
     volatile: Volatile = None,
+    bus: RunBus = None,
+    ledger: ServerLedger = None,
     drain_s: DrainSeconds = 30.0,
 ) -> None:
     """Serve chat completions, responses and Messages over HTTP, until SIGTERM or Ctrl-C.
@@ -95,6 +106,7 @@ def serve_command(
         raise OptionError(
             "--volatile", "given without --from", "--volatile with --provider recorded --from PATH"
         )
+    _check_urls(recording, {"--bus": bus, "--ledger": ledger})
     tls_files = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     if tls_files is None and (tls_cert or tls_key):
         option, other = ("--tls-cert", "--tls-key") if tls_cert else ("--tls-key", "--tls-cert")
@@ -102,7 +114,7 @@ def serve_command(
     configured(config)
     host, port = host_and_port(http)
     options = ServeOptions(
-        config, host, port, store, recording, behind_proxy, drain_s, volatile or (), tls_files
+        config, host, port, store, recording, behind_proxy, drain_s, volatile or (), tls_files, bus, ledger
     )
     with ExitStack() as stack:
         # The log has the prompts of other people's agents.
@@ -117,3 +129,12 @@ def serve_command(
             say(line, err=True)
         if replayed.misses:
             raise typer.Exit(ExitCode.FOUND_WRONG)
+
+
+def _check_urls(recording: Path | None, urls: Mapping[str, str | None]) -> None:
+    """Raise `OptionError` if a replay is given the URL of a server, because it runs in one process."""
+    from agentic_trading.platform.errors import OptionError
+
+    for option, url in urls.items():
+        if url and recording is not None:
+            raise OptionError(option, "given with --from", f"{option}, or --provider recorded --from PATH")

@@ -1,6 +1,6 @@
 """A client's log of its calls, so that a restarted client does not repeat them."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, Self
@@ -168,6 +168,8 @@ class CallLog:
         clock: The system clock, for the times of requests.
         redaction: Secrets to remove from events.
         earlier: The calls of earlier clients of this store.
+        agreed: Returns the envelope to publish for a new request, if clients with other stores may have made the
+            same one. None publishes each request as it is.
 
     """
 
@@ -175,6 +177,7 @@ class CallLog:
     clock: Clock
     redaction: Redaction
     earlier: EarlierCalls = field(default_factory=EarlierCalls)
+    agreed: Callable[[LLMEnvelope], Awaitable[LLMEnvelope]] | None = None
 
     async def begin(self) -> None:
         """Store the attempts that were found in other logs."""
@@ -209,6 +212,8 @@ class CallLog:
         """
         call = self.earlier.of(envelope)
         if call.requested_at is None:
+            if self.agreed is not None:
+                envelope = await self.agreed(envelope)
             requested = CallRequested.model_validate({"envelope": orjson.loads(envelope.wire)})
             await self._record(requested, _request_id(envelope), envelope, envelope.causation_id)
             return envelope

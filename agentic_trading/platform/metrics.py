@@ -9,6 +9,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from agentic_trading.bus.topic import BrokerStatistics
 from agentic_trading.governance.admission import RefusedCounter
 from agentic_trading.governance.limits import UNITS, Unit
 from agentic_trading.governance.status_feed import BudgetStatus, CounterStatus, lasting_counters
@@ -262,6 +263,14 @@ def attempt_samples(attempts: AttemptStatistics) -> Samples:
 def http_samples(requests: Mapping[tuple[str, str, str], int]) -> Samples:
     """Return the samples of HTTP requests, counted by API, key and status."""
     return {"agentic_http_requests": [*requests.items()]}
+
+
+def bus_samples(bus: BrokerStatistics, reporting: Mapping[str, int]) -> Samples:
+    """Return the samples of a client of a bus, and of the workers that report now by tenant."""
+    return {
+        "agentic_published": [((topic,), count) for topic, count in bus.published.items()],
+        "agentic_workers_reporting": [((tenant,), count) for tenant, count in reporting.items()],
+    }
 
 
 def budget_samples(reports: BudgetReports, reporting: Mapping[str, int]) -> Samples:

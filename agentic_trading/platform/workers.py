@@ -1,7 +1,7 @@
 """Create the workers of a platform from its open ports, run them, and stop them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -117,14 +117,7 @@ class RunningPorts:
 
     async def reporting(self) -> Mapping[str, int]:
         """Return the number of workers that have reported in the last `REPORTING_WITHIN`, by tenant."""
-        statuses = self.opened.statuses
-        if statuses is None:
-            return {}
-        since = SystemClock().now() - REPORTING_WITHIN
-        return {
-            tenant: sum(one.is_running and one.time > since for one in await statuses.read(tenant))
-            for tenant in self.tenants
-        }
+        return {} if self.opened.statuses is None else await reporting_to(self.opened.statuses, self.tenants)
 
     async def problems(self) -> Mapping[str, str]:
         """Check whether the parts can be used now.
@@ -151,6 +144,15 @@ class RunningPorts:
         if (outbox := self.opened.outbox) is not None and (problem := outbox.problem):
             found["stream"] = problem
         return found
+
+
+async def reporting_to(statuses: StatusFeed, tenants: Iterable[str]) -> Mapping[str, int]:
+    """Return the number of workers that have reported to a feed in the last `REPORTING_WITHIN`, by tenant."""
+    since = SystemClock().now() - REPORTING_WITHIN
+    return {
+        tenant: sum(one.is_running and one.time > since for one in await statuses.read(tenant))
+        for tenant in tenants
+    }
 
 
 def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:

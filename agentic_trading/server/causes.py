@@ -14,6 +14,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event, RequestQuoted
 from agentic_trading.logger import get_logger
 from agentic_trading.server.fields import ClientRequest
+from agentic_trading.server.shared_calls import SharedCalls
 
 log = get_logger()
 
@@ -143,6 +144,7 @@ class Causes:
         cause: Cause,
         group: tuple[str, str],
         record: Callable[[Event], Awaitable[None]],
+        shared: SharedCalls | None = None,
     ) -> StructuredOutcome | Exception:
         """Wait for a call, remember its answer, and record the quotations of its request.
 
@@ -152,9 +154,11 @@ class Causes:
             cause: The answers that its request repeats.
             group: Its API key and the trace that it names.
             record: Keeps an event.
+            shared: The calls that servers of one bus share.
 
         """
         outcome = await work
+        envelope = envelope if shared is None else shared.published(envelope)
         if isinstance(outcome, Exception):
             return outcome
         try:

@@ -43,6 +43,7 @@ SLOW_REQUEST: Final = HttpFailure(408, "request_timeout", "timeout_error")
 TOO_LARGE: Final = HttpFailure(413, "request_too_large", "request_too_large")
 WRONG_HOST: Final = HttpFailure(421, "wrong_host", "invalid_request_error")
 NO_COUNT: Final = HttpFailure(502, "provider_error", "api_error")
+NO_PROVIDER: Final = HttpFailure(501, "not_supported", "api_error")
 NEW_PRINCIPAL: Final = HttpFailure(503, "restart_needed", "api_error")
 BUS_AWAY: Final = HttpFailure(503, "bus_unavailable", "api_error")
 SHUTTING_DOWN: Final = HttpFailure(503, "shutting_down", "overloaded_error")
@@ -87,6 +88,15 @@ class RequestError(TradingError):
         self.failure = failure
         self.param = param
         super().__init__(why)
+
+
+def reused_key(why: str = "") -> RequestError:
+    """Return the refusal of an `Idempotency-Key` that was used before."""
+    other = (
+        "the Idempotency-Key was used for another request. Allowed: a new key, or the same API, model, body and "
+        "output limit"
+    )
+    return RequestError(KEY_REUSED, why or other, param="Idempotency-Key")
 
 
 def failure_of(reason: FailureReason) -> HttpFailure:

@@ -14,7 +14,8 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.server import errors
 from agentic_trading.server.api_keys import ApiKey
-from agentic_trading.server.errors import RequestError
+from agentic_trading.server.errors import RequestError, reused_key
+from agentic_trading.server.shared_calls import SharedCalls
 
 MOST_CALLS: Final = 4_096
 """The most calls of an API key that are remembered. The oldest one is then forgotten, finished ones first."""
@@ -72,12 +73,14 @@ class Joins:
         clock: The clock of joins.
         earlier: The calls in the log.
         tasks: The owner of the calls.
+        shared: The calls that servers of one bus share. None for a server that is alone.
 
     """
 
     clock: Clock
     earlier: RecordedCalls
     tasks: OwnedTasks
+    shared: SharedCalls | None = None
     _calls: dict[str, dict[str, JoinedCall]] = field(default_factory=dict)
 
     def call(
@@ -107,7 +110,7 @@ class Joins:
             id_ = derived_id("http-call", key.tenant, key.name, name)
             found = calls.get(id_)
             if found is not None and found.envelope.request_hash != envelope.request_hash:
-                raise _reused()
+                raise reused_key()
         else:
             id_ = envelope.envelope_id
             found = _repeated(calls, envelope, now) if _retries(headers) else None
@@ -139,13 +142,18 @@ class Joins:
                 made = await self.earlier.by_envelope(name, tenant=asked.tenant_id)
                 if not made:
                     call.envelope = asked.model_copy(update={"envelope_id": name, "idempotency_key": name})
-                    return await run(call.envelope)
+                    end, is_first = await self._shared(call, run)
+                    # The refusal of an earlier request, which another server has made, is no answer to this one.
+                    if is_first or not _ended_unsent(end):
+                        return end
+                    name = derived_id(id_, number)
+                    continue
                 first = made[0].envelope
                 if first.request_hash != asked.request_hash:
-                    return _reused()
+                    return reused_key()
                 if made[-1].result.next_step not in {"", "final"}:
                     call.envelope = first
-                    return await run(first)
+                    return (await self._shared(call, run))[0]
                 outcome = outcome_of(made)
                 if _was_sent(outcome):
                     call.envelope = first
@@ -155,6 +163,16 @@ class Joins:
             return e
         why = f"{MOST_REFUSED} calls with this Idempotency-Key were refused. Use a new one"
         return RequestError(errors.KEY_REUSED, why, param="Idempotency-Key")
+
+    async def _shared(self, call: JoinedCall, run: RunCall) -> tuple[CallEnd, bool]:
+        """Run a call with an `Idempotency-Key`. Return its end, and whether no other server was first."""
+        asked = call.envelope
+        if self.shared is None:
+            return await run(asked), True
+        with self.shared.sharing(asked.envelope_id):
+            end = await run(asked)
+            call.envelope = self.shared.published(asked)
+        return end, call.envelope is asked
 
 
 async def _run(run: RunCall, envelope: LLMEnvelope) -> CallEnd:
@@ -174,14 +192,6 @@ def _retries(headers: Mapping[str, str]) -> int:
     """Return how often the vendors' libraries have sent this request before."""
     text = headers.get("x-stainless-retry-count", "")
     return int(text) if _RETRIES.fullmatch(text) else 0
-
-
-def _reused() -> RequestError:
-    why = (
-        "the Idempotency-Key was used for another request. Allowed: a new key, or the same API, model, body and "
-        "output limit"
-    )
-    return RequestError(errors.KEY_REUSED, why, param="Idempotency-Key")
 
 
 def _repeated(calls: Mapping[str, JoinedCall], envelope: LLMEnvelope, now: float) -> JoinedCall | None:
@@ -213,6 +223,13 @@ def _forget_unpaid(
     end = None if task.cancelled() else task.result()
     if not (isinstance(end, StructuredOutcome) and _was_sent(end)) and calls.get(id_) is call:
         del calls[id_]
+
+
+def _ended_unsent(end: CallEnd) -> bool:
+    """Whether the last attempt of a call is known, and no attempt was sent. A lost answer may be paid."""
+    if not isinstance(end, StructuredOutcome) or not end.attempts:
+        return False
+    return end.attempts[-1].next_step in {"", "final"} and not _was_sent(end)
 
 
 def _was_sent(outcome: StructuredOutcome) -> bool:

@@ -30,6 +30,7 @@ from agentic_trading.server.errors import HttpFailure, RequestError, error_body
 from agentic_trading.server.events import KeptEvents, read_event_request, state_page
 from agentic_trading.server.fields import ClientRequest, FieldError, read_request
 from agentic_trading.server.joins import CallEnd, JoinedCall, Joins
+from agentic_trading.server.shared_calls import SharedCalls
 
 log = get_logger()
 
@@ -102,6 +103,11 @@ class Served(Protocol):
         """The queries of the log."""
         ...
 
+    @property
+    def shared(self) -> SharedCalls | None:
+        """The calls that servers of one bus share. None for a server that is alone."""
+        ...
+
     def output_cap(self, envelope: LLMEnvelope, choices: int) -> int:
         """Return the most output tokens of an attempt with so many answers, by its budget and its model."""
         ...
@@ -145,7 +151,7 @@ class ApiServer:
 
     def __post_init__(self) -> None:
         """Make the joins of requests that are sent again."""
-        self._joins = Joins(self.clock, self.served.records, self._calls)
+        self._joins = Joins(self.clock, self.served.records, self._calls, self.served.shared)
 
     def application(self) -> web.Application:
         """Return the application. Each path is also served below `/t/TRACE`, which names the trace of its calls."""
@@ -269,7 +275,8 @@ class ApiServer:
 
         def run(envelope: LLMEnvelope) -> Awaitable[CallEnd]:
             work = _outcome(gateway, envelope)
-            return self.causes.followed(work, envelope, cause, (key.name, trace), self.served.keep)
+            group, keep = (key.name, trace), self.served.keep
+            return self.causes.followed(work, envelope, cause, group, keep, self.served.shared)
 
         patience_s = calls.useful_s(request.headers)
         # A task of its own, because a call that was sent is paid: it goes on if its client goes away.

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -36,14 +36,20 @@ from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.settings import load_config, load_settings
 from agentic_trading.platform.signing_keys import signing_keys_of
 from agentic_trading.platform.status_pages import is_loopback
+from agentic_trading.platform.urls import without_password
 from agentic_trading.server import errors
 from agentic_trading.server.api_keys import ApiKey, ApiKeys, api_keys_file
 from agentic_trading.server.errors import RequestError
 from agentic_trading.server.recording import Replayed, ServedRecording, VolatileTexts
-from agentic_trading.server.server import ApiServer, api_server
+from agentic_trading.server.served_bus import ServedBus, client_names, client_of, served_bus
+from agentic_trading.server.server import ApiServer, Served, api_server
+from agentic_trading.server.shared_calls import SharedCalls
 
 RECORDED: Final = "recorded"
 """The provider of a replay: the answers of a log."""
+
+_FLAGS: Final = {"folder": "--store", "bus": "--bus", "ledger": "--ledger"}
+"""The command options that set values of the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,8 @@ class ServeOptions:
         drain_s: Seconds for calls under way after a signal.
         tls_files: The files of the certificate and of its key. None serves without TLS.
         volatile: Patterns of texts that differ between runs. A replay also matches requests without them.
+        bus: The URL of a bus whose workers make the calls. None takes it from the configuration.
+        ledger: The URL of the ledger. None takes it from the configuration.
 
     """
 
@@ -71,6 +79,8 @@ class ServeOptions:
     drain_s: float = 30.0
     volatile: Sequence[str] = ()
     tls_files: tuple[Path, Path] | None = None
+    bus: str | None = None
+    ledger: str | None = None
 
 
 @dataclass(slots=True)
@@ -84,6 +94,11 @@ class ServedPlatform:
     clients: Mapping[str, StructuredGateway] = field(default_factory=dict)
     recording: ServedRecording | None = None
 
+    @property
+    def shared(self) -> SharedCalls | None:
+        """No calls are shared, because no other server has this log."""
+        return None
+
     def headers(self, envelope: LLMEnvelope) -> Mapping[str, str]:
         """Return the headers that a reply has beside those of its call."""
         is_volatile = self.recording is not None and self.recording.is_volatile_match(envelope.envelope_id)
@@ -95,11 +110,7 @@ class ServedPlatform:
 
     def gateway(self, key: ApiKey) -> StructuredGateway:
         """Return the client of a key's principal. Raises `RequestError` for a principal of a newer key."""
-        found = self.clients.get(key.principal)
-        if found is None:
-            why = f"the principal {key.principal!r} of the key {key.name} was added after the start. Restart the server"
-            raise RequestError(errors.NEW_PRINCIPAL, why)
-        return found
+        return client_of(self.clients, key)
 
     async def count_tokens(self, envelope: LLMEnvelope, key: ApiKey) -> int:
         """Return the provider's count of input tokens. Raises `RequestError` without one."""
@@ -160,6 +171,8 @@ async def serve_api(
         ConfigError: If the configuration or a key is invalid.
         ListenError: If the address cannot be used.
         StoreError: If a log cannot be used.
+        BusError: If the bus cannot be used.
+        ClaimStoreUnavailableError: If the Redis of the ledger cannot be used.
 
     """
     is_local = is_loopback(options.host) and not options.behind_proxy
@@ -172,7 +185,9 @@ async def serve_api(
         raise OptionError("--http", f"{options.host}, which other machines reach without TLS", allowed)
     config = await asyncio.to_thread(_config, options)
     answers = None if options.recording is None else await _recording(options, options.recording, config)
-    if answers is None and (problems := await check_platform(config)):
+    is_on_bus = config.bus.url is not None
+    # On a bus, the providers and their keys are those of the workers.
+    if answers is None and not is_on_bus and (problems := await check_platform(config)):
         raise ConfigError(problems)
     ports = Ports() if answers is None else Ports(providers=Providers.every(answers), recorded=answers)
     keys = await asyncio.to_thread(_keys, options, config)
@@ -182,15 +197,19 @@ async def serve_api(
         stopping.set()
         on_signal()
 
+    opened: AbstractAsyncContextManager[Served] = (
+        _on_bus(config, keys) if is_on_bus else _served(config, ports, keys, options.drain_s, answers)
+    )
     with on_first_signal(stop):
-        async with _served(config, ports, keys, options.drain_s) as served:
-            served.recording = answers
+        async with opened as served:
             server = ApiServer(keys, served, SystemClock(), config.bus.max_message_bytes, is_local=is_local)
             async with api_server(
                 server, options.host, options.port, drain_s=options.drain_s, tls=tls
             ) as url:
                 where = "in memory" if config.folder is None else f"in {config.folder / config.name}"
                 say(f"log: {where}")
+                if config.bus.url is not None:
+                    say(f"workers on {without_password(config.bus.url)} make the calls")
                 say(f"serving {url} for {len(keys.names)} API keys")
                 await stopping.wait()
                 say("stopping")
@@ -199,19 +218,24 @@ async def serve_api(
 
 @asynccontextmanager
 async def _served(
-    config: PlatformConfig, ports: Ports, keys: ApiKeys, drain_s: float
+    config: PlatformConfig, ports: Ports, keys: ApiKeys, drain_s: float, answers: ServedRecording | None
 ) -> AsyncGenerator[ServedPlatform]:
     async with AsyncExitStack() as stack:
         platform = await stack.enter_async_context(Platform(config, ports, drain_s=drain_s))
         await stack.enter_async_context(keys.followed())
         clients = {
             name: await stack.enter_async_context(platform.client(f"http-{name}", sign_as=name))
-            for name in sorted(keys.principals | {""})
-            # A key without a principal acts as the configuration does. Where messages are signed, there may be none.
-            if name or config.sign_as or config.principals_folder is None
+            for name in client_names(config, keys)
         }
         names = await asyncio.to_thread(lambda: [*_model_names(config)])
-        yield ServedPlatform(platform, keys, ZoneInfo(config.zone), names, clients)
+        yield ServedPlatform(platform, keys, ZoneInfo(config.zone), names, clients, answers)
+
+
+@asynccontextmanager
+async def _on_bus(config: PlatformConfig, keys: ApiKeys) -> AsyncGenerator[ServedBus]:
+    names = await asyncio.to_thread(lambda: [*_model_names(config)])
+    async with served_bus(config, (config.folder or Path()) / config.name, keys, names) as served:
+        yield served
 
 
 def _model_names(config: PlatformConfig) -> Sequence[str]:
@@ -224,13 +248,20 @@ def _model_names(config: PlatformConfig) -> Sequence[str]:
 
 def _config(options: ServeOptions) -> PlatformConfig:
     """Return the configuration. A replay is in memory and in this process, so that it changes no record."""
-    loaded = load_config(options.config, flags={"folder": "--store"}, folder=options.folder)
+    urls = {"bus": options.bus, "ledger": options.ledger}
+    given = {name: {"url": url} for name, url in urls.items() if url is not None}
+    loaded = load_config(options.config, flags=_FLAGS, folder=options.folder, **given)
     # A fallback would ask models that the key does not name, and could cost the ceiling of a call once a model.
     config = loaded.model_copy(update={"fallback": {}})
     if options.recording is not None:
         changes = {"folder": options.folder, "bus": BusConfig(), "ledger": LedgerConfig()}
         return config.model_copy(update=changes)
-    if not config.providers:
+    if config.bus.url is not None and config.ledger.url is None:
+        allowed = (
+            "redis://HOST:PORT, shared with the workers of the bus, or url in [ledger] of the configuration"
+        )
+        raise OptionError("--ledger", "not set", allowed)
+    if not (config.providers or config.bus.url):
         raise OptionError("--config", "a configuration without a provider", "one with [providers.NAME]")
     folder = config.folder or load_settings().runs / "server"
     return config.model_copy(update={"folder": folder})
