@@ -14,7 +14,7 @@ from agentic_trading.bus.topic import Broker, Topic, topics_with
 from agentic_trading.client.call_log import CallLog
 from agentic_trading.client.gateway import StructuredGateway
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.errors import ControlsUnavailableError
+from agentic_trading.governance.errors import ControlsUnavailableError, LedgerUnavailableError
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import LLMEnvelope
@@ -150,7 +150,7 @@ async def served_bus(
         ConfigError: While opening, if a setting is missing or a principal has no key.
         StoreError: While opening, if the log cannot be used.
         BusError: While opening, if the bus cannot be used.
-        ClaimStoreUnavailableError: While opening, if the Redis of the claims cannot be used.
+        LedgerUnavailableError: While opening, if the Redis of the ledger cannot be used.
 
     """
     # Without the adapters of the providers, because they run in the workers.
@@ -163,7 +163,10 @@ async def served_bus(
         broker = await opened.make(partial(port_adapters.broker_of, config))
         await broker.check(_topics(config))
         claims = await opened.make(partial(port_adapters.claims_of, config))
-        await _check_claims(claims)
+        try:
+            await _check_claims(claims)
+        except ClaimStoreUnavailableError as e:
+            raise LedgerUnavailableError(str(e), is_sent=False) from e
         controls, statuses = await asyncio.to_thread(port_adapters.boards_of, config.ledger.url, None)
         opened.keep(controls)
         opened.keep(statuses)

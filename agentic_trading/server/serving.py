@@ -172,7 +172,7 @@ async def serve_api(
         ListenError: If the address cannot be used.
         StoreError: If a log cannot be used.
         BusError: If the bus cannot be used.
-        ClaimStoreUnavailableError: If the Redis of the ledger cannot be used.
+        LedgerUnavailableError: If the Redis of the ledger cannot be used.
 
     """
     is_local = is_loopback(options.host) and not options.behind_proxy

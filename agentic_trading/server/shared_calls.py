@@ -50,7 +50,7 @@ class SharedCalls:
         try:
             yield
         finally:
-            del self._firsts[envelope_id]
+            self._firsts.pop(envelope_id, None)
 
     def published(self, envelope: LLMEnvelope) -> LLMEnvelope:
         """Return an envelope as it was published: as another server did, if that was first."""
