@@ -256,11 +256,11 @@ def figures() -> list[Figure]:
         # task that follows the log.
         # Part 16a bought the report of a session (nine files) and P&L net of inference (one). Three files of the report have
         # one importer: its charts, its page and its CSV files. It bought metrics from one list (two files).
-        Figure("files of the gateway", len(gateway), 287),
+        Figure("files of the gateway", len(gateway), 289),
         Figure("files of the desk", len(desk), 109),
-        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 49_600),
+        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 49_800),
         Figure("code lines of the desk", sum(module.code_lines for module in desk), 15_900),
-        Figure("files with one importer", len(one_importer(ours)), 80),
+        Figure("files with one importer", len(one_importer(ours)), 81),
         Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 1),
         Figure("public names that stand for two things", len(names_twice(ours, *definitions)), 0),
         Figure("import lines, % of all", round(import_share(ours), 1), 6.6),

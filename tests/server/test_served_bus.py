@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -67,7 +68,7 @@ class Reply:
 
     status: int
     body: bytes
-    headers: Mapping[str, str]
+    headers: "Message[str, str]"
 
     @property
     def page(self) -> Any:
@@ -232,6 +233,9 @@ def test_server_on_a_bus_records_causes_events_and_traces(fleet: Fleet, command:
         metrics = client.get("/metrics").body.decode()
         client.kill()
     shown = command("trace", "why", event.page["id"], "--store", "log")
+    spent = [
+        json.loads(command("spend", "--store", log, "--json").out)["rows"] for log in ("log", "workers/w1")
+    ]
 
     assert [reply.status for reply in (first, second, event)] == [200, 200, 201]
     assert event.page["trace_id"] == second.headers["x-agentic-trace-id"]
@@ -244,6 +248,8 @@ def test_server_on_a_bus_records_causes_events_and_traces(fleet: Fleet, command:
     assert 'agentic_workers_reporting{tenant="acme"} 1' in metrics
     assert shown.code == ExitCode.DONE, shown.err
     assert "venue.order" in shown.out
+    assert spent[0] == spent[1]
+    assert spent[0][0]["attempts"] > 3
 
 
 def test_limits_of_a_bus_are_named(fleet: Fleet, command: Command) -> None:

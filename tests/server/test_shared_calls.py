@@ -36,7 +36,7 @@ class AwayClaims(MemoryClaimStore):
 
 async def second(again: LLMEnvelope, *, clock: SimClock | None = None) -> LLMEnvelope:
     """Let a server publish `FIRST`, and return the envelope that another one publishes for a repetition."""
-    claims, clock = MemoryClaimStore(), clock or SimClock(NOW)
+    claims, clock, made = MemoryClaimStore(), clock or SimClock(NOW), again
     for shared, asked in ((SharedCalls(claims, clock), FIRST), (SharedCalls(claims, clock), again)):
         with shared.sharing(asked.envelope_id):
             made = await shared.agreed(asked)
