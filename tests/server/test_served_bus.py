@@ -1,6 +1,7 @@
 """Servers whose workers are other processes, on real buses: a call with one `Idempotency-Key` is paid once, whoever is killed."""
 
 import json
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -169,6 +170,35 @@ def test_retry_after_a_kill_is_paid_once_at_either_server(fleet: Fleet) -> None:
     assert fleet.sent(text) == 1
 
 
+@pytest.mark.soak
+@ON_BOTH
+def test_many_calls_are_paid_once_while_a_server_is_killed(fleet: Fleet) -> None:
+    texts = [f"Judge @slow {number}." for number in range(40)]
+
+    def ask(client: Client, number: int) -> Reply | None:
+        try:
+            return client.ask(texts[number], {"idempotency-key": f"order-{number}"})
+        except OSError:
+            return None
+
+    with fleet.server("log-1") as one, fleet.server("log-2") as other, ThreadPoolExecutor(80) as threads:
+        tries = [
+            (number, threads.submit(ask, client, number))
+            for number in range(len(texts))
+            for client in (one, other)
+        ]
+        fleet.until_sent(texts[0])
+        one.kill()
+        first = [(number, reply) for number, each in tries if (reply := each.result()) is not None]
+        again = [(number, ask(other, number)) for number in range(len(texts))]
+
+    facts = {(number, str(reply and reply.facts)) for number, reply in (*first, *again)}
+    assert len(first) < len(tries)
+    assert len(facts) == len(texts)
+    assert {reply.status for _, reply in (*first, *again) if reply} == {200}
+    assert [fleet.sent(text) for text in texts] == [1] * len(texts)
+
+
 def test_equal_requests_before_do_not_change_a_shared_call(fleet: Fleet) -> None:
     with fleet.server("log-1") as one, fleet.server("log-2") as other:
         first = one.ask("Judge.", NAMED)
@@ -231,7 +261,8 @@ def test_server_on_a_bus_records_causes_events_and_traces(fleet: Fleet, command:
         models = client.get("/v1/models")
         ready = client.get("/readyz")
         metrics = client.get("/metrics").body.decode()
-        client.kill()
+        client.process.send_signal(signal.SIGTERM)
+        _, rest = client.process.communicate(timeout=60)
     shown = command("trace", "why", event.page["id"], "--store", "log")
     spent = [
         json.loads(command("spend", "--store", log, "--json").out)["rows"] for log in ("log", "workers/w1")
@@ -246,6 +277,8 @@ def test_server_on_a_bus_records_causes_events_and_traces(fleet: Fleet, command:
     assert ready.page == {"ready": True, "problems": {}}
     assert 'agentic_http_requests_total{api="responses",key="events",status="200"} 2' in metrics
     assert 'agentic_workers_reporting{tenant="acme"} 1' in metrics
+    assert (client.process.returncode, rest) == (ExitCode.DONE, "stopping\n")
+    assert command("audit", "verify", "log").code == ExitCode.DONE
     assert shown.code == ExitCode.DONE, shown.err
     assert "venue.order" in shown.out
     assert spent[0] == spent[1]
