@@ -63,7 +63,8 @@ def _report(body: Body) -> str:
 
 
 def _calls_tool(body: Body) -> bool:
-    return "tool" in _words(body) or isinstance(body.get("tool_choice"), dict)
+    choice = body.get("tool_choice")
+    return "tool" in _words(body) or (isinstance(choice, dict) and choice["type"] != "auto")
 
 
 def _arguments(body: Body) -> str:
