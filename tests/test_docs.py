@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.call_path import PEERS
 from tests.pages import blocks_of
+from tests.server.libraries import EXPECTED
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -117,7 +118,7 @@ def test_decision_index_names_every_decision() -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["constraints.txt", *(f"benchmarks/peers/{peer}/constraints.txt" for peer in PEERS)]
+    "file", ["constraints.txt", *(f"benchmarks/peers/{peer}/constraints.txt" for peer in (*PEERS, *EXPECTED))]
 )
 def test_pinned_versions_name_no_host(file: str) -> None:
     pins = (ROOT / file).read_text(encoding="utf-8").splitlines()
