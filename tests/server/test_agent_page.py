@@ -23,13 +23,8 @@ EXAMPLES = [
 ]
 
 
-def test_page_has_an_example_for_each_sdk_and_for_roles() -> None:
-    assert [block.text.split()[1] for block in EXAMPLES] == ["openai", "anthropic", "os"]
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("block", EXAMPLES, ids=str)
-def test_example_of_the_page_gets_its_answer(block: Block, place: Path) -> None:
+def ended_example(python: Path | str, block: Block, place: Path) -> "subprocess.CompletedProcess[str]":
+    """Run an example of the page with a server of its own."""
     secret = (place / "secret.txt").read_text()
     text = block.text.replace('"gpt-5-mini"', '"gpt"')
     with started(place) as (url, _):
@@ -39,9 +34,19 @@ def test_example_of_the_page_gets_its_answer(block: Block, place: Path) -> None:
             "OPENAI_API_KEY": secret,
             "ANTHROPIC_API_KEY": secret,
         }
-        ended = subprocess.run(
-            [sys.executable, "-c", text], env=env, cwd=place, capture_output=True, text=True, check=False
+        return subprocess.run(
+            [python, "-c", text], env=env, cwd=place, capture_output=True, text=True, check=False
         )
+
+
+def test_page_has_an_example_for_each_sdk_and_for_roles() -> None:
+    assert [block.text.split()[1] for block in EXAMPLES] == ["openai", "anthropic", "os"]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("block", EXAMPLES, ids=str)
+def test_example_of_the_page_gets_its_answer(block: Block, place: Path) -> None:
+    ended = ended_example(sys.executable, block, place)
 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert any(part in ended.stdout for part in ("direction='up'", "Trend up", ARGUMENTS))

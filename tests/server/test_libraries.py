@@ -13,9 +13,11 @@ from agentic_trading.platform.platform import Ports
 from agentic_trading.server import errors
 from tests.governance.asking import ask as ask_for
 from tests.governance.asking import reserved
+from tests.pages import BLOCKS
 from tests.server.conftest import Serving, started
 from tests.server.libraries import EXPECTED, api_of, library, plain_ways, python_of
 from tests.server.refusals import STATUSES, counted, refusing
+from tests.server.test_agent_page import PAGE, ended_example
 from tests.server.test_busy import BUDGET, RIGHTS, TENANTS, Counts
 from tests.stubs.running import page_of
 from tests.stubs.vendor_api import TEXT
@@ -93,3 +95,13 @@ async def test_library_repeats_a_busy_call_and_pays_once(
             expected[way] = (EXPECTED[name][way], 1, {"429": 1, "200": 1})
 
     assert found == expected
+
+
+def test_example_of_the_page_about_langchain_gets_its_answers(place: Path) -> None:
+    [block] = [each for each in BLOCKS if each.page == PAGE and "langchain" in each.text]
+
+    ended = ended_example(python_of("langchain_client"), block, place)
+
+    assert ended.returncode == 0, ended.stderr
+    assert "direction='up'" in ended.stdout
+    assert "Trend up" in ended.stdout
