@@ -170,6 +170,11 @@ class ApiKey(BaseModel, frozen=True, extra="forbid"):
     expires: _Moment | None = None
     revoked: _Moment | None = None
 
+    @property
+    def owner(self) -> str:
+        """The owner of answers in memory. A file can give the name of a removed key to another tenant."""
+        return f"{self.tenant}/{self.name}"
+
     def state(self, now: datetime) -> KeyState:
         """Return whether the key can be used at `now`."""
         if self.revoked is not None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
@@ -30,11 +31,21 @@ MOST_TEXTS: Final = 8
 MOST_TRACES: Final = 1024
 """The traces that are remembered. The one without an answer for the longest time is forgotten first."""
 
+MOST_IDS: Final = 256
+"""The ids inside an answer that are remembered."""
+
+MOST_ID: Final = 256
+"""The characters of the longest id that is remembered."""
+
 MOST_CHARACTERS: Final = 32 * 1024 * 1024
-"""The characters of all remembered texts. Traces are forgotten in the same order."""
+"""The characters of all remembered texts and ids. Traces are forgotten in the same order."""
 
 READ_AT_ONCE: Final = 64 * 1024
 """Answers up to this number of characters are read on the loop, longer ones in a thread."""
+
+_ESCAPE: Final = re.compile(r"""\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))""")
+_PAIR: Final = re.compile("([\ud800-\udbff])([\udc00-\udfff])")
+_LETTERS: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 _ID_FIELDS: Final = frozenset({"id", "item_id", "call_id", "tool_call_id", "tool_use_id"})
 _SAID: Final = ("messages", "input", "instructions", "system")
@@ -74,7 +85,7 @@ class _Answer:
 
     @property
     def size(self) -> int:
-        return sum(map(len, self.texts))
+        return sum(map(len, self.texts)) + sum(map(len, self.ids))
 
 
 @dataclass(slots=True)
@@ -98,7 +109,7 @@ class Causes:
         """Return the answers that a request repeats. It may run in a thread.
 
         Args:
-            key: The name of its API key. Answers of other keys do not count.
+            key: The owner of its API key. Answers of other keys do not count.
             trace: The trace that the request names, or an empty text. Answers of other traces do not count.
             request: The request.
 
@@ -113,7 +124,7 @@ class Causes:
         # The newest answer counts, because some providers number the tool calls of each answer from 0.
         newest_by_id = {name: one.number for one in answers for name in one.ids}
         named = {newest_by_id[name] for name in ids & newest_by_id.keys()}
-        said = "\0".join(texts)
+        said = "\0".join((*texts, *_unescaped(texts)))
         found = [one for one in answers if one.number in named or any(text in said for text in one.texts)]
         if not found:
             return NO_CAUSE
@@ -204,12 +215,13 @@ def answer_parts(body: str) -> tuple[frozenset[str], tuple[str, ...]]:
     if not isinstance(answer, Mapping):
         return frozenset(), ()
     ids, texts = _ids_and_texts([answer.get(name) for name in _ANSWERED])
-    if isinstance(own := answer.get("id"), str):
-        ids.add(own)
     inside = [_parsed(text[text.find("{") : text.rfind("}") + 1]) for text in texts if "{" in text]
     texts += _ids_and_texts(inside)[1]
+    kept = sorted(id_ for id_ in ids if 0 < len(id_) <= MOST_ID)[:MOST_IDS]
+    if isinstance(own := answer.get("id"), str) and 0 < len(own) <= MOST_ID:
+        kept.append(own)
     long = {text.strip() for text in texts if len(text.strip()) >= SHORTEST_QUOTE}
-    return frozenset(ids), tuple(sorted(long, key=lambda text: (-len(text), text))[:MOST_TEXTS])
+    return frozenset(kept), tuple(sorted(long, key=lambda text: (-len(text), text))[:MOST_TEXTS])
 
 
 def _ids_and_texts(value: Any) -> tuple[set[str], list[str]]:
@@ -231,6 +243,25 @@ def _ids_and_texts(value: Any) -> tuple[set[str], list[str]]:
             case _:
                 pass
     return ids, texts
+
+
+def _unescaped(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts with escapes of JSON as they read without them: agents put JSON with answers into prompts.
+
+    A text is not parsed, because JSON can be anywhere in it.
+    """
+    for text in texts:
+        if "\\" in text:
+            plain = _ESCAPE.sub(_character, text)
+            # Half characters stay as they are: an answer has none.
+            yield _PAIR.sub(
+                lambda pair: chr(0x10000 + ((ord(pair[1]) - 0xD800) << 10) + ord(pair[2]) - 0xDC00), plain
+            )
+
+
+def _character(escape: re.Match[str]) -> str:
+    digits, letter = escape.groups()
+    return chr(int(digits, 16)) if digits else _LETTERS.get(letter, letter)
 
 
 def _parsed(text: str) -> Any:

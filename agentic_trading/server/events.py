@@ -3,6 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
@@ -10,7 +11,8 @@ from pydantic import BaseModel
 
 from agentic_trading.audit.trace import CallNode, TraceTree
 from agentic_trading.clock import Clock
-from agentic_trading.ids import random_id
+from agentic_trading.ids import derived_id, random_id
+from agentic_trading.llm.errors import RecordConflictError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record, Records
@@ -18,7 +20,7 @@ from agentic_trading.server import errors
 from agentic_trading.server.api_keys import ApiKey
 from agentic_trading.server.calls import agent_type
 from agentic_trading.server.causes import Causes
-from agentic_trading.server.errors import RequestError
+from agentic_trading.server.errors import RequestError, reused_key
 from agentic_trading.server.fields import FieldError, read_object
 
 NAMESPACES: Final = ("agent", "venue")
@@ -160,34 +162,70 @@ class KeptEvents:
         failed = sum(not call.attempts[-1].result.success for call in calls)
         return TraceState(len(calls), failed, sum(call.cost_nusd for call in calls))
 
-    async def record(self, key: ApiKey, asked: EventRequest) -> Event:
+    async def record(self, key: ApiKey, asked: EventRequest, name: str = "") -> Event:
         """Record an event of an agent, and return it when it is durable.
 
+        Args:
+            key: The API key of the request.
+            asked: The event.
+            name: The `Idempotency-Key` of the request. An event with one is recorded once, also after a restart.
+
         Raises:
-            RequestError: If its cause is not a record of the key, or its trace is not sound although it must be.
+            RequestError: If its cause is not a record of the key, its trace is not sound although it must be, or the
+                `Idempotency-Key` was used for another event.
 
         """
+        if not name:
+            event = await self._made(key, asked, random_id())
+            await self.keep(event)
+            return event
+        event_id = derived_id("http-event", key.tenant, key.name, name)
+        first = await self._first(key, event_id)
+        if first is None:
+            event = await self._made(key, asked, event_id)
+            try:
+                await self.keep(event)
+            except RecordConflictError:
+                # An equal request came in between, and has another time.
+                first = await self._first(key, event_id)
+                if first is None:
+                    raise
+            else:
+                return event
+        try:
+            # The log compares the two after secrets are removed, and keeps an equal one once.
+            await self.keep(await self._repeated(key, asked, first))
+        except RecordConflictError as e:
+            why = "the Idempotency-Key was used for another request. Allowed: a new key, or the same event"
+            raise reused_key(why) from e
+        return first
+
+    async def _first(self, key: ApiKey, event_id: str) -> Event | None:
+        found = await self.records.find(event_id, tenant=key.tenant)
+        return found if isinstance(found, Event) else None
+
+    async def _made(self, key: ApiKey, asked: EventRequest, event_id: str) -> Event:
+        """Return a new event. Raises `RequestError` if its cause or its trace refuses it."""
         cause = await self._cause(key, asked.caused_by)
         if asked.require_sound:
             state = await self.state(key, cause.trace_id)
             if not state.sound:
                 why = f"{state.failed} of {state.calls} calls of the trace {cause.trace_id} have failed"
                 raise RequestError(errors.UNSOUND_TRACE, f"{why}. The event was not recorded")
-        event = Event(
-            kind=asked.kind,
-            id=random_id(),
-            trace_id=cause.trace_id,
-            causation_id=cause.interaction_id if isinstance(cause, LLMInteraction) else cause.id,
-            tenant_id=key.tenant,
-            time=self.clock.now(),
-            body={**asked.body, RECORDED_BY: key.name},
-        )
-        await self.keep(event)
-        return event
+        return _event(key, asked, event_id, cause.trace_id, _id_of(cause), self.clock.now())
+
+    async def _repeated(self, key: ApiKey, asked: EventRequest, first: Event) -> Event:
+        """Return the event of a request, with the id and the time of the first one."""
+        try:
+            cause_id = _id_of(await self._cause(key, asked.caused_by))
+        except RequestError:
+            # The ids of answers are forgotten at a restart. The event is on record all the same.
+            cause_id = first.causation_id
+        return _event(key, asked, first.id, first.trace_id, cause_id, first.time)
 
     async def _cause(self, key: ApiKey, named: str) -> Record:
         """Return the record of a cause. Raises `RequestError` unless it is one of the key's own."""
-        record_id = self.causes.named(key.name, named) or named
+        record_id = self.causes.named(key.owner, named) or named
         record = await self.records.find(record_id, tenant=key.tenant)
         if record is None or not _is_of(key, record):
             # One message for all, so that nobody learns the ids of others.
@@ -199,6 +237,24 @@ class KeptEvents:
                 param="caused_by",
             )
         return record
+
+
+def _id_of(record: Record) -> str:
+    return record.interaction_id if isinstance(record, LLMInteraction) else record.id
+
+
+def _event(
+    key: ApiKey, asked: EventRequest, event_id: str, trace_id: str, cause_id: str, time: datetime
+) -> Event:
+    return Event(
+        kind=asked.kind,
+        id=event_id,
+        trace_id=trace_id,
+        causation_id=cause_id,
+        tenant_id=key.tenant,
+        time=time,
+        body={**asked.body, RECORDED_BY: key.name},
+    )
 
 
 def _is_of(key: ApiKey, record: Record) -> bool:

@@ -18,7 +18,10 @@ from agentic_trading.server.errors import RequestError, reused_key
 from agentic_trading.server.shared_calls import SharedCalls
 
 MOST_CALLS: Final = 4_096
-"""The most calls of an API key that are remembered. The oldest one is then forgotten, finished ones first."""
+"""The most calls of an API key that are remembered. Above it, the oldest finished ones are forgotten."""
+
+MOST_CHARACTERS: Final = 64 * 1024 * 1024
+"""The characters of the finished calls of an API key that are remembered. Above it, the oldest ones are forgotten."""
 
 PATIENCE_S: Final = 1_800.0
 """Seconds in which a request without an `Idempotency-Key` can join a call, if its client sends no time-out."""
@@ -28,6 +31,8 @@ MOST_REFUSED: Final = 256
 
 _KEY = re.compile(r"[!-~]{1,255}")
 _RETRIES = re.compile(r"[0-9]{1,9}")
+_SAME: Final = ("tenant_id", "agent_type", "agent_id", "request_hash")
+"""The fields of an envelope that are equal if a request is sent again."""
 
 CallEnd = StructuredOutcome | Exception
 """The end of a call. An error is a value, because its client may have gone."""
@@ -51,16 +56,20 @@ class JoinedCall:
         envelope: Its envelope. It is replaced if the call is found in the log.
         ends: The monotonic time of the last join without an `Idempotency-Key`.
         has_key: Whether it has an `Idempotency-Key`.
+        trace: The trace that its request names, or an empty text.
         task: The task of the call.
         joined: The number of requests that have joined.
+        size: The characters of its request and its answers, once it has ended.
 
     """
 
     envelope: LLMEnvelope
     ends: float
     has_key: bool
+    trace: str = ""
     task: "asyncio.Task[CallEnd]" = field(init=False)
     joined: int = 0
+    size: int = 0
 
 
 @dataclass(slots=True)
@@ -90,6 +99,8 @@ class Joins:
         headers: Mapping[str, str],
         run: RunCall,
         patience_s: float | None = None,
+        *,
+        trace: str = "",
     ) -> JoinedCall:
         """Return the call of a request: an earlier one that it repeats, or a new one.
 
@@ -99,35 +110,37 @@ class Joins:
             headers: Its headers.
             run: Runs an envelope.
             patience_s: The seconds that its client waits, or None if unknown.
+            trace: The trace that it names, or an empty text. Without an `Idempotency-Key`, it joins no call of
+                another one.
 
         Raises:
             RequestError: If the `Idempotency-Key` is wrong, or was used for another request.
 
         """
-        calls, now = self._calls.setdefault(key.name, {}), self.clock.monotonic()
-        name = _idempotency_key(headers)
+        calls, now = self._calls.setdefault(key.owner, {}), self.clock.monotonic()
+        name = idempotency_key(headers)
         if name:
             id_ = derived_id("http-call", key.tenant, key.name, name)
             found = calls.get(id_)
-            if found is not None and found.envelope.request_hash != envelope.request_hash:
+            if found is not None and not _is_same(found.envelope, envelope):
                 raise reused_key()
         else:
             id_ = envelope.envelope_id
-            found = _repeated(calls, envelope, now) if _retries(headers) else None
+            found = _repeated(calls, envelope, trace, now) if _retries(headers) else None
         if found is not None:
             found.joined += 1
             return found
         _make_room(calls, now)
-        call = JoinedCall(envelope, now + (patience_s or PATIENCE_S), bool(name))
+        call = JoinedCall(envelope, now + (patience_s or PATIENCE_S), bool(name), trace)
         work = self._named(call, id_, run) if name else _run(run, envelope)
         call.task = self.tasks.start(work, name=f"call-{id_}")
         calls[id_] = call
-        call.task.add_done_callback(lambda task: _forget_unpaid(calls, id_, call, task))
+        call.task.add_done_callback(lambda task: _ended(calls, id_, call, task))
         return call
 
     def written(self, key: ApiKey, call: JoinedCall) -> None:
         """Note that the answer of a call was written to a client in full. It can then not be joined any more."""
-        calls = self._calls.get(key.name, {})
+        calls = self._calls.get(key.owner, {})
         for id_ in [id_ for id_, one in calls.items() if one is call]:
             del calls[id_]
 
@@ -149,7 +162,7 @@ class Joins:
                     name = derived_id(id_, number)
                     continue
                 first = made[0].envelope
-                if first.request_hash != asked.request_hash:
+                if not _is_same(first, asked):
                     return reused_key()
                 if made[-1].result.next_step not in {"", "final"}:
                     call.envelope = first
@@ -179,7 +192,7 @@ async def _run(run: RunCall, envelope: LLMEnvelope) -> CallEnd:
     return await run(envelope)
 
 
-def _idempotency_key(headers: Mapping[str, str]) -> str:
+def idempotency_key(headers: Mapping[str, str]) -> str:
     """Return the `Idempotency-Key` of a request, or an empty text. Raises `RequestError` if it is wrong."""
     name = headers.get("idempotency-key", "").strip()
     if name and not _KEY.fullmatch(name):
@@ -194,34 +207,48 @@ def _retries(headers: Mapping[str, str]) -> int:
     return int(text) if _RETRIES.fullmatch(text) else 0
 
 
-def _repeated(calls: Mapping[str, JoinedCall], envelope: LLMEnvelope, now: float) -> JoinedCall | None:
+def _is_same(earlier: LLMEnvelope, asked: LLMEnvelope) -> bool:
+    """Return whether two envelopes are the same request of one owner.
+
+    The agent counts, because a key of the same name can be made for another one.
+    """
+    return all(getattr(earlier, name) == getattr(asked, name) for name in _SAME)
+
+
+def _repeated(
+    calls: Mapping[str, JoinedCall], envelope: LLMEnvelope, trace: str, now: float
+) -> JoinedCall | None:
     """Return the call that a request without an `Idempotency-Key` repeats, or None.
 
-    Of equal calls, it is the one that fewest requests have joined, and then the oldest.
+    Of equal calls, it is the one that fewest requests have joined, and then the oldest. Two runs of an agent
+    name a trace each, so that neither gets the answer of the other.
     """
     same = (
         call
         for call in calls.values()
-        if not call.has_key and call.envelope.request_hash == envelope.request_hash and now < call.ends
+        if not call.has_key and call.trace == trace and _is_same(call.envelope, envelope) and now < call.ends
     )
     return min(same, key=lambda call: call.joined, default=None)
 
 
 def _make_room(calls: dict[str, JoinedCall], now: float) -> None:
-    """Forget calls that nobody can join, and the oldest ones if there are too many."""
-    for id_ in [id_ for id_, call in calls.items() if call.task.done() and call.ends <= now]:
-        del calls[id_]
-    while len(calls) >= MOST_CALLS:
-        done = (id_ for id_, call in calls.items() if call.task.done())
-        del calls[next(done, next(iter(calls)))]
+    """Forget calls that nobody can join, and the oldest finished ones if there are too many.
+
+    A running call is never forgotten: its memory would not be freed, and a retry would be paid again.
+    """
+    done = [id_ for id_, call in calls.items() if call.task.done()]
+    size = sum(calls[id_].size for id_ in done)
+    for id_ in done:
+        if calls[id_].ends <= now or len(calls) >= MOST_CALLS or size > MOST_CHARACTERS:
+            size -= calls.pop(id_).size
 
 
-def _forget_unpaid(
-    calls: dict[str, JoinedCall], id_: str, call: JoinedCall, task: "asyncio.Task[CallEnd]"
-) -> None:
-    """Forget a call that has sent nothing, so that the next request is a new call."""
+def _ended(calls: dict[str, JoinedCall], id_: str, call: JoinedCall, task: "asyncio.Task[CallEnd]") -> None:
+    """Note the size of a finished call. One that has sent nothing is forgotten, so that the next request is a new call."""
     end = None if task.cancelled() else task.result()
-    if not (isinstance(end, StructuredOutcome) and _was_sent(end)) and calls.get(id_) is call:
+    if isinstance(end, StructuredOutcome) and _was_sent(end):
+        call.size = len(call.envelope.context_json) + sum(len(one.text) for one in end.attempts)
+    elif calls.get(id_) is call:
         del calls[id_]
 
 

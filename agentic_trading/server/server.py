@@ -29,7 +29,7 @@ from agentic_trading.server.causes import Cause, Causes
 from agentic_trading.server.errors import HttpFailure, RequestError, error_body
 from agentic_trading.server.events import KeptEvents, read_event_request, state_page
 from agentic_trading.server.fields import ClientRequest, FieldError, read_request
-from agentic_trading.server.joins import CallEnd, JoinedCall, Joins
+from agentic_trading.server.joins import CallEnd, JoinedCall, Joins, idempotency_key
 from agentic_trading.server.shared_calls import SharedCalls
 
 log = get_logger()
@@ -51,6 +51,9 @@ PINGS_EVERY_S: Final = 10.0
 
 READ_WITHIN_S: Final = 30.0
 """Seconds in which a client must send the body of its request."""
+
+TAKEN_WITHIN_S: Final = 75.0
+"""Seconds in which a client must take what is written to it."""
 
 READ_AT_ONCE_BYTES: Final = 64 * 1024
 """Bodies up to this size are read on the loop, longer ones in a thread."""
@@ -131,7 +134,7 @@ class ApiServer:
         clock: The clock of deadlines.
         most_bytes: The size limit of a request.
         is_local: Whether only this machine can reach it. Requests to other hosts are then refused.
-        begins_after_s, pings_every_s, read_within_s: Time limits, in seconds.
+        begins_after_s, pings_every_s, read_within_s, taken_within_s: Time limits, in seconds.
 
     """
 
@@ -143,6 +146,7 @@ class ApiServer:
     begins_after_s: float = BEGINS_AFTER_S
     pings_every_s: float = PINGS_EVERY_S
     read_within_s: float = READ_WITHIN_S
+    taken_within_s: float = TAKEN_WITHIN_S
     is_stopping: bool = False
     causes: Causes = field(default_factory=Causes)
     _calls: OwnedTasks = field(default_factory=OwnedTasks)
@@ -193,7 +197,8 @@ class ApiServer:
         return answer
 
     def _check(self, request: web.Request) -> None:
-        if self.is_local and not _is_this_machine(request.host):
+        # Not `request.host`, which asks the resolver for the name of this machine if there is no header.
+        if self.is_local and not _is_this_machine(request.headers.get("host", "")):
             # A web page must not reach this server by a name of its own (DNS rebinding).
             raise RequestError(errors.WRONG_HOST, "this server answers only as localhost or 127.0.0.1")
         # Health and readiness are still answered, so that a load balancer sees the end.
@@ -260,7 +265,7 @@ class ApiServer:
         def made(raw: bytes) -> tuple[ClientRequest, LLMEnvelope, Cause, str]:
             asked = read_request(calls.TABLES[api], raw)
             named = trace or calls.trace_in(request.headers, asked.metadata)
-            cause = self.causes.find(key.name, named, asked)
+            cause = self.causes.find(key.owner, named, asked)
             envelope = calls.request_envelope(
                 asked, key, request.headers, trace=trace, now=self.clock.now(), cause=cause
             )
@@ -275,15 +280,14 @@ class ApiServer:
 
         def run(envelope: LLMEnvelope) -> Awaitable[CallEnd]:
             work = _outcome(gateway, envelope)
-            group, keep = (key.name, trace), self.served.keep
+            group, keep = (key.owner, trace), self.served.keep
             return self.causes.followed(work, envelope, cause, group, keep, self.served.shared)
 
         patience_s = calls.useful_s(request.headers)
         # A task of its own, because a call that was sent is paid: it goes on if its client goes away.
-        call = self._joins.call(key, envelope, request.headers, run, patience_s)
+        call = self._joins.call(key, envelope, request.headers, run, patience_s, trace=trace)
         answer = await self._answer(request, asked, call)
-        # A client that has gone is no failure. Its call can be joined, because it has not seen the answer.
-        with suppress(ConnectionError):
+        async with self._taking(request):
             await answer.prepare(request)
             await answer.write_eof()
             self._joins.written(key, call)
@@ -329,16 +333,34 @@ class ApiServer:
         """Begin a stream before there is an answer. From here on, a failure is an event in it."""
         stream = web.StreamResponse(headers={"x-agentic-trace-id": call.envelope.trace_id, **_EVENTS})
         ping = b'event: ping\ndata: {"type": "ping"}\n\n' if asked.api == "messages" else b": waiting\n\n"
-        # A client that leaves is no failure, and its call goes on.
-        with suppress(ConnectionError):
+        async with self._taking(request):
             await stream.prepare(request)
-            # Pings, because proxies close a connection that stays silent.
-            while not call.task.done():
+        # Pings, because proxies close a connection that stays silent.
+        while not call.task.done() and not _is_gone(request):
+            async with self._taking(request):
                 await stream.write(ping)
-                await asyncio.wait([call.task], timeout=self.pings_every_s)
-            await stream.write(await self._said(request, asked, call))
-            await stream.write_eof()
+            await asyncio.wait([call.task], timeout=self.pings_every_s)
+        if not _is_gone(request):
+            said = await self._said(request, asked, call)
+            async with self._taking(request):
+                await stream.write(said)
         return stream
+
+    @asynccontextmanager
+    async def _taking(self, request: web.Request) -> AsyncGenerator[None]:
+        """Write to a client. One that has gone is no failure: its call goes on and can be joined.
+
+        The connection of a client that does not read ends after `taken_within_s`, because it would otherwise
+        occupy one of the connections without an end.
+        """
+        try:
+            async with asyncio.timeout(self.taken_within_s):
+                yield
+        except ConnectionError:
+            pass
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
 
     async def _said(self, request: web.Request, asked: ClientRequest, call: JoinedCall) -> bytes:
         """Return the end of a stream that has begun. A failure is an event, because the status has been sent."""
@@ -363,7 +385,7 @@ class ApiServer:
             why = f"the key {key.name} may not record events. Allowed: a key of `api-keys create --records-events`"
             raise RequestError(errors.NO_EVENTS, why)
         asked = await self._read(request, read_event_request)
-        event = await self._kept.record(key, asked)
+        event = await self._kept.record(key, asked, idempotency_key(request.headers))
         return web.json_response({"id": event.id, "trace_id": event.trace_id}, status=201)
 
     async def _trace(self, request: web.Request) -> web.Response:
@@ -406,6 +428,10 @@ class ApiServer:
     async def _metrics(self, _request: web.Request) -> web.Response:
         text = await self.served.metrics(self._counts)
         return web.Response(body=text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+def _is_gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()
 
 
 async def _outcome(gateway: StructuredGateway, envelope: LLMEnvelope) -> CallEnd:

@@ -20,7 +20,7 @@ from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.platform import port_adapters
 from agentic_trading.platform.platform import Ports
 from agentic_trading.server.calls import TABLES
-from agentic_trading.server.causes import ANSWERS_KEPT, NO_CAUSE, Causes, answer_parts
+from agentic_trading.server.causes import ANSWERS_KEPT, MOST_IDS, NO_CAUSE, Causes, answer_parts
 from agentic_trading.server.fields import ClientRequest, read_request
 from tests import build
 from tests.server.conftest import Served, Serving
@@ -217,6 +217,33 @@ async def test_oldest_answer_of_a_trace_is_forgotten_first() -> None:
 
     assert causes.named("one", "chatcmpl-i0") is None
     assert causes.named("one", "chatcmpl-i1") == "i1"
+
+
+@pytest.mark.parametrize("ensure_ascii", [False, True])
+async def test_answer_inside_json_of_a_prompt_is_quoted(*, ensure_ascii: bool) -> None:
+    causes, text = Causes(), f'The "report" – 😀\n\tC:\\new/x. {LONG}'
+    await with_answer(causes, "one", "i1", text)
+    signals = json.dumps({"analyst": {"reasoning": text, "size": 2}}, ensure_ascii=ensure_ascii)
+
+    assert causes.find("one", "t", request(f"Signals:\n{signals}\nDecide.")).id == "i1"
+    assert causes.find("one", "t", request(signals.replace("new/x", "old/x"))) == NO_CAUSE
+    assert causes.find("one", "t", request("\\ud83d \\u \\x" + LONG)) == NO_CAUSE
+
+
+async def test_ids_of_an_answer_are_bounded() -> None:
+    causes = Causes(most_characters=5_000)
+    calls = [{"id": f"c{n}"} for n in range(3000)] + [{"id": "x" * 300}, {"id": ""}]
+    for name in ("i1", "i2", "i3"):
+        message = {"content": "short", "tool_calls": calls}
+        body = json.dumps({"id": f"own-{name}", "choices": [{"message": message}]})
+        kept = build.interaction(interaction_id=name, result=build.result(raw_output=body, reading=READ))
+        await causes.add(("one", name), kept.envelope, outcome_of([kept]))
+    ids, _ = answer_parts(body)
+
+    assert len(ids) == MOST_IDS + 1
+    assert not ids & {"", "x" * 300}
+    assert [causes.named("one", f"own-{name}") for name in ("i1", "i2", "i3")] == [None, None, "i3"]
+    assert causes.find("one", "i3", request("x", metadata={"after": ""})) == NO_CAUSE
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Orders and fills that agents record: their causes, traces that are not sound, other tenants and keys, and hostile bodies."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from agentic_trading.audit.trace import why
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.platform.config import TenantConfig
+from agentic_trading.platform.platform import Ports
 from agentic_trading.server.api_keys import ApiKey, new_api_key
+from agentic_trading.server.causes import Causes
 from agentic_trading.server.server import AgentKeys
 from tests.server.conftest import ALIASES, CREATED, Served, Serving
 from tests.server.test_causes import asked, calls_of
@@ -23,11 +26,11 @@ CHAT = "/v1/chat/completions"
 
 
 async def posted(
-    served: Served, body: Any, *, secret: str | None = None
+    served: Served, body: Any, *, secret: str | None = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, dict[str, Any], Mapping[str, str]]:
     """Post an event, and return status, reply or error, and headers."""
     data = body if isinstance(body, bytes | str) else json.dumps(body)
-    async with served.request("POST", "/v1/events", data=data, secret=secret) as answer:
+    async with served.request("POST", "/v1/events", data=data, secret=secret, headers=headers) as answer:
         page = await answer.json()
         return answer.status, page.get("error", page), answer.headers
 
@@ -224,3 +227,55 @@ async def test_answer_is_passed_on_beside_an_event(serve: Serving) -> None:
     assert text.startswith(TEXT)
     # The trace of an event is its cause's, whatever the address says.
     assert event.trace_id == page["trace_id"] != "x"
+
+
+ORDER_KEY = {"idempotency-key": "order-7"}
+
+
+async def test_event_that_is_sent_again_with_its_idempotency_key_is_recorded_once(serve: Serving) -> None:
+    store = MemoryInteractionStore()
+    async with serve(rights=RIGHTS, ports=Ports(store=store)) as served:
+        _, call = await asked(served, "Judge.", path=f"/t/d1{CHAT}")
+        order = {"kind": "venue.order", "caused_by": call, "require_sound": True, "body": {"price": 1.10}}
+        tries = await asyncio.gather(*(posted(served, order, headers=ORDER_KEY) for _ in range(4)))
+        refused = {"model": "gpt", "messages": [{"role": "user", "content": "@400"}]}
+        async with served.request("POST", f"/t/d1{CHAT}", data=json.dumps(refused)):
+            pass
+        late = await posted(served, order, headers=ORDER_KEY)
+    async with serve(rights=RIGHTS, ports=Ports(store=store)) as served:
+        restarted = await posted(served, order, headers=ORDER_KEY)
+        others = [
+            await posted(served, {**order, **change}, headers=ORDER_KEY)
+            for change in ({"kind": "venue.fill"}, {"caused_by": tries[0][1]["id"]}, {"body": {"price": 1.1}})
+        ]
+        twin = await posted(served, {**order, "require_sound": False})
+        kept = await events_of(served)
+
+    assert [one[0] for one in (*tries, late, restarted)] == [201] * 6
+    assert len({one[1]["id"] for one in (*tries, late, restarted)}) == 1
+    assert [(one[0], one[1]["code"], one[1]["param"]) for one in others] == [
+        (422, "idempotency_key_reused", "Idempotency-Key")
+    ] * 3
+    assert [one.id for one in kept] == [late[1]["id"], twin[1]["id"]]
+
+
+async def test_event_whose_cause_is_forgotten_is_still_recorded_once(serve: Serving) -> None:
+    async with serve(rights=RIGHTS) as served:
+        async with served.request("POST", CHAT, data=json.dumps({"model": "gpt", "messages": []})) as answer:
+            order = {"kind": "venue.order", "caused_by": (await answer.json())["id"]}
+        first = await posted(served, order, headers=ORDER_KEY)
+        served.server.causes = Causes()
+        again = await posted(served, order, headers=ORDER_KEY)
+
+    assert first[:2] == again[:2]
+    assert first[0] == 201
+
+
+async def test_refused_event_may_be_sent_again_with_its_idempotency_key(serve: Serving) -> None:
+    async with serve(rights=RIGHTS) as served:
+        _, call = await asked(served, "Judge.")
+        unknown = await posted(served, {"kind": "venue.order", "caused_by": "x"}, headers=ORDER_KEY)
+        known = await posted(served, {"kind": "venue.order", "caused_by": call}, headers=ORDER_KEY)
+        wrong = await posted(served, {"kind": "venue.order", "caused_by": call}, headers={"idempotency-key": "é"})
+
+    assert [unknown[0], known[0], wrong[0]] == [404, 201, 400]
