@@ -129,7 +129,8 @@ class Dashboard:
     @web.middleware
     async def _guarded(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Check host, token and method, and turn errors into pages."""
-        if not is_own_host(request.host, self._host):
+        # Not `request.host`, which asks the resolver for the name of this machine if there is no header.
+        if not is_own_host(request.headers.get("host", ""), self._host):
             # A page of another origin must not reach this server by a name of its own (DNS rebinding).
             return await self._error(
                 request, 421, f"This server answers only as {self._host}. Open it under this name."

@@ -39,8 +39,9 @@ class Connections:
     most: int = MOST_CONNECTIONS
     request_within_s: float = REQUEST_WITHIN_S
     idle_within_s: float = IDLE_WITHIN_S
-    # Those without a request under way, in the order of their waiting.
-    _waiting: dict[web.RequestHandler, asyncio.TimerHandle] = field(default_factory=dict)
+    # Those without a request under way, in the order of their waiting, and whether they have had one.
+    _waiting: dict[web.RequestHandler, tuple[asyncio.TimerHandle, bool]] = field(default_factory=dict)
+    _tidy_at: int = 0
 
     def accepts(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
         """Return the factory of the protocols of new connections."""
@@ -52,7 +53,7 @@ class Connections:
                     return _Refused()
                 self._end(oldest)
             connection = server()
-            self._wait(connection, self.request_within_s)
+            self._wait(connection, self.request_within_s, is_used=False)
             return connection
 
         return accept
@@ -63,25 +64,36 @@ class Connections:
     ) -> web.StreamResponse:
         """Note that a connection has a request under way."""
         connection = request.protocol
-        if (timer := self._waiting.pop(connection, None)) is not None:
-            timer.cancel()
+        if (waiting := self._waiting.pop(connection, None)) is not None:
+            waiting[0].cancel()
         try:
             return await handler(request)
         finally:
-            self._wait(connection, self.idle_within_s)
+            self._wait(connection, self.idle_within_s, is_used=True)
 
     def close(self) -> None:
         """Forget all connections."""
-        for timer in self._waiting.values():
+        for timer, _ in self._waiting.values():
             timer.cancel()
         self._waiting.clear()
 
-    def _wait(self, connection: web.RequestHandler, within_s: float) -> None:
+    def _wait(self, connection: web.RequestHandler, within_s: float, *, is_used: bool) -> None:
+        if len(self._waiting) >= max(self._tidy_at, 2 * self.most):
+            self._forget_ended()
+            self._tidy_at = 2 * len(self._waiting)
         loop = asyncio.get_running_loop()
-        self._waiting[connection] = loop.call_later(within_s, self._end, connection)
+        self._waiting[connection] = loop.call_later(within_s, self._end, connection), is_used
+
+    def _forget_ended(self) -> None:
+        """Forget connections that their clients have ended: a client that opens one for each request would fill the memory.
+
+        An unused one without a transport may be in its handshake, so its timer forgets it.
+        """
+        for one in [one for one, (_, is_used) in self._waiting.items() if is_used and one.transport is None]:
+            self._waiting.pop(one)[0].cancel()
 
     def _end(self, connection: web.RequestHandler) -> None:
-        self._waiting.pop(connection).cancel()
+        self._waiting.pop(connection)[0].cancel()
         transport = connection.transport
         connection.force_close()
         if transport is not None:

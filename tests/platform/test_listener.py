@@ -169,6 +169,19 @@ async def test_connection_is_refused_while_all_others_have_requests() -> None:
         assert await asking == b"later"
 
 
+async def test_ended_connections_are_forgotten_before_their_time() -> None:
+    limits = Connections(most=4)
+    async with served(limits) as (_, port), connected(port) as kept:
+        await answer_on(kept)
+        for _ in range(20):
+            async with connected(port) as one:
+                await answer_on(one, ASK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        remembered = len(limits._waiting)
+        still = await answer_on(kept)
+
+    assert (remembered <= 2 * limits.most + 1, still) == (True, b"now")
+
+
 async def test_end_leaves_no_timer() -> None:
     limits = Connections()
     async with served(limits) as (_, port), connected(port) as used:

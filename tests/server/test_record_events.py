@@ -246,7 +246,7 @@ async def test_event_that_is_sent_again_with_its_idempotency_key_is_recorded_onc
         restarted = await posted(served, order, headers=ORDER_KEY)
         others = [
             await posted(served, {**order, **change}, headers=ORDER_KEY)
-            for change in ({"kind": "venue.fill"}, {"caused_by": tries[0][1]["id"]}, {"body": {"price": 1.1}})
+            for change in ({"kind": "venue.fill"}, {"caused_by": tries[0][1]["id"]}, {"body": {"price": 1.2}})
         ]
         twin = await posted(served, {**order, "require_sound": False})
         kept = await events_of(served)
@@ -276,6 +276,8 @@ async def test_refused_event_may_be_sent_again_with_its_idempotency_key(serve: S
         _, call = await asked(served, "Judge.")
         unknown = await posted(served, {"kind": "venue.order", "caused_by": "x"}, headers=ORDER_KEY)
         known = await posted(served, {"kind": "venue.order", "caused_by": call}, headers=ORDER_KEY)
-        wrong = await posted(served, {"kind": "venue.order", "caused_by": call}, headers={"idempotency-key": "é"})
+        wrong = await posted(
+            served, {"kind": "venue.order", "caused_by": call}, headers={"idempotency-key": "é"}
+        )
 
     assert [unknown[0], known[0], wrong[0]] == [404, 201, 400]
