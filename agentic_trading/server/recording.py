@@ -6,7 +6,7 @@ import re
 import signal
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
@@ -37,7 +37,17 @@ UNUSED_NAMED: Final = 10
 _BEFORE: Final = 16
 """The characters that are shown before the first difference."""
 
+_LINE_END: Final = re.compile(r"(\n|\\n)")
+"""The end of a line, also in JSON within a text: a pattern such as `at .*` would else remove all that follows."""
+
+_LIKE_ALL: Final = "Buy 12.50 of NVDA (limit), or sell? x_1"
+"""A line of all kinds of characters. A pattern that leaves no letter and no digit of it would make all texts equal."""
+
 _ABSENT: Final = "nothing"
+
+
+_Place = tuple[str, str, str]
+"""Tenant, agent with its agent type, and step of a call."""
 
 
 class SlowPatternError(Exception):
@@ -47,7 +57,8 @@ class SlowPatternError(Exception):
 class VolatileTexts:
     """Patterns of texts that differ between runs, such as the time.
 
-    A match is within one line of a text of a request's body. Lines of more than `MOST_LINE` characters are not
+    A match is within one line of a text of a request's body. In JSON within a text, the escape of a
+    line's end ends it, too. Lines of more than `MOST_LINE` characters are not
     searched. Use it in the main thread, because a search is ended by a signal.
 
     Args:
@@ -55,7 +66,7 @@ class VolatileTexts:
         within_s: The seconds of CPU for one request.
 
     Raises:
-        OptionError: If a pattern is invalid, or matches nothing at all.
+        OptionError: If a pattern is invalid, empty, or matches every text.
 
     """
 
@@ -83,10 +94,11 @@ class VolatileTexts:
     def _strike(self, value: str) -> str:
         if not value.startswith('"'):
             return value
-        lines = json.loads(value).split("\n")
+        # Lines and the ends of lines, which stay.
+        parts = _LINE_END.split(json.loads(value))
         for pattern in self._patterns:
-            lines = [pattern.sub("", line) if len(line) <= MOST_LINE else line for line in lines]
-        return json.dumps("\n".join(lines), ensure_ascii=False)
+            parts[::2] = [pattern.sub("", line) if len(line) <= MOST_LINE else line for line in parts[::2]]
+        return json.dumps("".join(parts), ensure_ascii=False)
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
@@ -97,6 +109,12 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         raise OptionError("--volatile", f"{pattern!r:.200}, an invalid pattern ({e})", allowed) from e
     if not pattern:
         raise OptionError("--volatile", "empty", "a regular expression of the text that differs between runs")
+    with _cpu_limit(STRUCK_WITHIN_S), suppress(SlowPatternError):  # a slow one is named with its record
+        if not any(map(str.isalnum, compiled.sub("", _LIKE_ALL))):
+            found = f"{pattern!r:.200}, which matches every text, so that all requests would be equal"
+            raise OptionError(
+                "--volatile", found, "a pattern of the text that differs, and of the words before it"
+            )
     return compiled
 
 
@@ -158,7 +176,7 @@ class _Recorded:
     """A recorded attempt: its call, its id in the log, and the numbers of its request's values."""
 
     number: int
-    place: tuple[str, str, str]
+    place: _Place
     request_hash: str
     envelope_id: str
     attempt: int
@@ -206,6 +224,9 @@ def _listed(name: str, first: Sequence[str], count: int) -> Iterator[str]:
 class ServedRecording(port_adapters.Recording):
     """Serve the recorded requests of clients, and explain misses by the nearest unused record.
 
+    A record answers calls of the API key that made it, so that two keys of one agent do not exchange answers. A key
+    that made no record gets those of its agent, if they are all of one key.
+
     With `volatile` texts, a request without a record is compared again without these texts. Each record still
     answers one call, in the order of the log.
 
@@ -215,15 +236,20 @@ class ServedRecording(port_adapters.Recording):
 
     """
 
+    # Keys of one principal share the count of an agent's occurrences.
+    may_skip = True
+
     def __init__(self, volatile: VolatileTexts, redaction: Redaction) -> None:
         super().__init__()
+        # The recorded agent types, which name the keys, by tenant and agent.
+        self._types: dict[tuple[str, str], set[str]] = {}
         self._volatile = volatile
         self._redaction = redaction
         self._records: list[_Recorded] = []
         # Requests of one conversation share most of their values, so that each value is kept once.
         self._numbers: dict[tuple[str, str], int] = {}
         self._values: list[tuple[str, str]] = []
-        self._by_struck: dict[tuple[tuple[str, str, str], int, bytes], list[_Recorded]] = {}
+        self._by_struck: dict[tuple[_Place, int, bytes], list[_Recorded]] = {}
         self._matched: dict[str, _Recorded] = {}
         self._slow: set[str] = set()
         self._left: dict[tuple[str, str], bytes] = {}
@@ -232,14 +258,15 @@ class ServedRecording(port_adapters.Recording):
     @override
     def add(self, interaction: LLMInteraction) -> None:
         """Add an attempt. Raises `OptionError` if the patterns of volatile texts are too slow for it."""
-        super().add(interaction)
         envelope, result = interaction.envelope, interaction.result
         if envelope.response_format is not ResponseFormat.VERBATIM:
-            return
+            return  # no client can ask for it, so that it would be listed as unused
+        super().add(interaction)
+        self._types.setdefault((envelope.tenant_id, envelope.agent_id), set()).add(envelope.agent_type)
         values = request_values(envelope)
         numbers = array("L", (self._number(value) for value in values))
         recorded = _Recorded(
-            len(self._records) + 1, _place(envelope), envelope.request_hash, envelope.envelope_id,
+            len(self._records) + 1, self._recorded_place(envelope), envelope.request_hash, envelope.envelope_id,
             result.attempt_number, interaction.interaction_id, numbers,
         )  # fmt: skip
         self._records.append(recorded)
@@ -251,6 +278,16 @@ class ServedRecording(port_adapters.Recording):
                 allowed = "a pattern without repetitions of repetitions, such as (a+)+"
                 raise OptionError("--volatile", found, allowed) from e
             self._by_struck.setdefault((recorded.place, recorded.attempt, struck), []).append(recorded)
+
+    @override
+    def _recorded_place(self, envelope: LLMEnvelope) -> _Place:
+        return _place(envelope, envelope.agent_type)
+
+    @override
+    def _asked_place(self, envelope: LLMEnvelope) -> _Place:
+        known = self._types.get((envelope.tenant_id, envelope.agent_id), set())
+        is_renamed = len(known) == 1 and envelope.agent_type not in known
+        return _place(envelope, *(known if is_renamed else (envelope.agent_type,)))
 
     def _struck(self, values: Sequence[tuple[str, str]], *, is_kept: bool = False) -> bytes:
         """Return the hash of a request without its volatile texts. Each value is searched once if it is kept."""
@@ -290,7 +327,7 @@ class ServedRecording(port_adapters.Recording):
         except SlowPatternError:
             self._slow.add(envelope.envelope_id)
             return None
-        rows = self._by_struck.get((_place(envelope), attempt, struck), ())
+        rows = self._by_struck.get((self._asked_place(envelope), attempt, struck), ())
         return next((one for one in rows if self._is_free(one)), None)
 
     def _is_free(self, one: _Recorded) -> bool:
@@ -306,7 +343,7 @@ class ServedRecording(port_adapters.Recording):
         message = await super().explain_miss(envelope, attempt)
         if envelope.envelope_id in self._slow:
             message = f"{message}. Its volatile texts were not searched: --volatile takes more than {STRUCK_WITHIN_S:g} s"
-        own = _place(envelope)[:2]
+        own = self._asked_place(envelope)[:2]
         rows = [
             one for one in self._records if one.place[:2] == own and one.attempt == 1 and self._is_free(one)
         ]
@@ -385,8 +422,8 @@ class ServedRecording(port_adapters.Recording):
         )
 
 
-def _place(envelope: LLMEnvelope) -> tuple[str, str, str]:
-    return envelope.tenant_id, envelope.agent_id, envelope.step
+def _place(envelope: LLMEnvelope, agent_type: str) -> _Place:
+    return envelope.tenant_id, f"{envelope.agent_id} ({agent_type})", envelope.step
 
 
 def _natural(path: str) -> list[tuple[int, str]]:

@@ -221,7 +221,7 @@ async def test_oldest_answer_of_a_trace_is_forgotten_first() -> None:
 
 @pytest.mark.parametrize("ensure_ascii", [False, True])
 async def test_answer_inside_json_of_a_prompt_is_quoted(*, ensure_ascii: bool) -> None:
-    causes, text = Causes(), f'The "report" – 😀\n\tC:\\new/x. {LONG}'
+    causes, text = Causes(), f'The "report" ü 😀\n\tC:\\new/x. {LONG}'
     await with_answer(causes, "one", "i1", text)
     signals = json.dumps({"analyst": {"reasoning": text, "size": 2}}, ensure_ascii=ensure_ascii)
 

@@ -237,7 +237,9 @@ async def test_event_that_is_sent_again_with_its_idempotency_key_is_recorded_onc
     async with serve(rights=RIGHTS, ports=Ports(store=store)) as served:
         _, call = await asked(served, "Judge.", path=f"/t/d1{CHAT}")
         order = {"kind": "venue.order", "caused_by": call, "require_sound": True, "body": {"price": 1.10}}
-        tries = await asyncio.gather(*(posted(served, order, headers=ORDER_KEY) for _ in range(4)))
+        async with asyncio.TaskGroup() as group:
+            asking = [group.create_task(posted(served, order, headers=ORDER_KEY)) for _ in range(4)]
+        tries = [one.result() for one in asking]
         refused = {"model": "gpt", "messages": [{"role": "user", "content": "@400"}]}
         async with served.request("POST", f"/t/d1{CHAT}", data=json.dumps(refused)):
             pass

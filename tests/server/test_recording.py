@@ -27,7 +27,7 @@ CLOCK = r"\d\d:\d\d:\d\d"
 
 
 def asked(
-    *texts: str, agent: str = "trader-1", step: str = "", model: str = "gpt", **fields: Any
+    *texts: str, agent: str = "trader-1", key: str = "desk", step: str = "", model: str = "gpt", **fields: Any
 ) -> LLMEnvelope:
     """Return the envelope of a chat with these messages; `fields` are others of its body."""
     messages = [{"role": "user", "content": text} for text in texts]
@@ -35,7 +35,9 @@ def asked(
     builder = EnvelopeBuilder().with_context(VerbatimRequest("chat_completions", body).context)
     builder.with_instructions("Answer.").with_response_format(ResponseFormat.VERBATIM)
     builder.with_output_policy(AS_IT_COMES).with_safety(require_json=False)
-    builder.with_provider(LLMProvider.OPENAI, model).with_agent(agent, "http").with_subject("", step=step)
+    builder.with_provider(LLMProvider.OPENAI, model).with_agent(agent, f"http:{key}").with_subject(
+        "", step=step
+    )
     return builder.build()
 
 
@@ -194,11 +196,78 @@ async def test_match_stays_within_a_line_and_leaves_the_record_unchanged() -> No
 
 
 @pytest.mark.parametrize(
-    ("pattern", "why"), [("(a", "invalid"), ("", "empty"), ("a{99999999999}", "invalid")]
-)
+    ("pattern", "why"),
+    [
+        ("(a", "invalid"), ("", "empty"), ("a{99999999999}", "invalid"), (".*", "every text"), (r"\w+", "every text"),
+        (r"[\s\S]", "every text"), (r"^.+$|\d", "every text"),
+    ],
+)  # fmt: skip
 def test_wrong_pattern_is_named(pattern: str, why: str) -> None:
     with pytest.raises(OptionError, match=f"--volatile is .*{why}"):
         VolatileTexts([pattern])
+
+
+async def test_volatile_text_ends_with_its_line_in_json_within_a_text_too() -> None:
+    answers = served(recorded(asked(json.dumps({"t": "at 1\nJudge NVDA."}))), volatile=(r"at .*",))
+
+    assert await text_of(answers, asked(json.dumps({"t": "at 2\nJudge AMD."}))) == ""
+    assert await text_of(answers, asked(json.dumps({"t": "at 2\nJudge NVDA."}))) == "recorded"
+
+
+async def test_keys_of_one_agent_do_not_exchange_their_answers() -> None:
+    def two() -> ServedRecording:
+        rows = [recorded(asked("x", key=name), f"{name}{n}") for n in range(2) for name in ("a", "b")]
+        return served(*rows)
+
+    answers = two()
+    assert [await text_of(answers, asked("x", key=name)) for name in "bbbaaa"] == [
+        "b0",
+        "b1",
+        "",
+        "a0",
+        "a1",
+        "",
+    ]
+    missed = await answers.explain_miss(asked("x", key="b"), 1)
+    assert "its records are all served" in missed
+    assert answers.use.unused == 0
+    assert len(answers.misses) == 2
+
+    answers = two()
+    assert await text_of(answers, asked("x", key="c")) == ""
+    assert "agent 'trader-1 (http:a)'" in await answers.explain_miss(asked("x", key="c"), 1)
+
+
+async def test_volatile_texts_do_not_exchange_the_answers_of_keys() -> None:
+    rows = [recorded(asked("at 09:00:00", key=name), name) for name in ("a", "b")]
+    answers = served(*rows, volatile=(CLOCK,))
+
+    assert [await text_of(answers, asked("at 10:00:00", key=name)) for name in "ba"] == ["b", "a"]
+
+
+async def test_key_of_another_name_gets_the_answers_of_a_single_one() -> None:
+    answers = served(recorded(asked("x", key="a"), "first"), recorded(asked("x", key="a"), "second"))
+
+    assert [await text_of(answers, asked("x", key="b")) for _ in range(3)] == ["first", "second", ""]
+
+
+async def test_keys_that_share_the_count_of_an_agent_find_records_with_gaps() -> None:
+    def numbered(key: str, number: int) -> LLMEnvelope:
+        return asked("x", key=key).model_copy(update={"occurrence": number})
+
+    rows = [
+        recorded(numbered("a", 0), "a0"),
+        recorded(numbered("b", 1), "b1"),
+        recorded(numbered("b", 2), "b2"),
+    ]
+    answers = served(*rows)
+    order = [("b", 0), ("a", 1), ("b", 2), ("b", 3)]
+
+    assert [await text_of(answers, numbered(*one)) for one in order] == ["b1", "a0", "b2", ""]
+
+
+def test_calls_that_no_client_can_ask_for_are_not_unused() -> None:
+    assert served(interaction()).use.unused == 0
 
 
 SLOW = "(a+)+$"

@@ -185,6 +185,10 @@ class ScriptedProvider:
         return self._lines[self._given - 1]
 
 
+Place = tuple[str, str, str]
+"""Tenant, agent and step of a call."""
+
+
 class RecordedKey(NamedTuple):
     """The key of a recorded attempt: all that its call was counted by.
 
@@ -226,7 +230,8 @@ _PLACES_NAMED = 5
 class _SameRequests:
     """The recorded calls of an agent's step with one request, numbered in the order of the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_skip: bool = False) -> None:
+        self._may_skip = may_skip
         # By recorded envelope: its stored occurrence. By envelope and attempt: the result.
         self.occurrences: dict[str, int] = {}
         self.results: dict[tuple[str, int], bytes] = {}
@@ -259,7 +264,7 @@ class _SameRequests:
         numbered = self._by_number.get(occurrence)
         if numbered is not None and self.is_free(numbered, attempt):
             return numbered
-        same = (one for one, number in self.occurrences.items() if number == occurrence)
+        same = (one for one, number in self.occurrences.items() if self._may_skip or number == occurrence)
         return next((one for one in same if self.is_free(one, attempt)), None)
 
     def is_free(self, recorded: str, attempt: int) -> bool:
@@ -291,10 +296,12 @@ class RecordedAnswers:
     """
 
     speaks: frozenset[Api] = frozenset(APIS)
+    may_skip = False
+    """Whether a record is served if its occurrence is another one. The records of a place may then have gaps."""
 
     def __init__(self, interactions: Iterable[LLMInteraction] = ()) -> None:
         # By request hash, then by tenant, agent and step.
-        self._known: dict[str, dict[tuple[str, str, str], _SameRequests]] = {}
+        self._known: dict[str, dict[Place, _SameRequests]] = {}
         self._missed: set[RecordedKey] = set()
         for interaction in interactions:
             self.add(interaction)
@@ -303,21 +310,34 @@ class RecordedAnswers:
         """Add an attempt to those that are served, in the order of the log."""
         envelope = interaction.envelope
         places = self._known.setdefault(envelope.request_hash, {})
-        places.setdefault(_place(envelope), _SameRequests()).add(envelope, interaction.result)
+        same = places.setdefault(self._recorded_place(envelope), _SameRequests(may_skip=self.may_skip))
+        same.add(envelope, interaction.result)
 
     async def find(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
         """Return the recorded result of an attempt, or None."""
         found = self._found(envelope, attempt)
         if found is None and len(self._missed) < _MISSES_KEPT:
-            self._missed.add(RecordedKey.of(envelope, attempt))
+            self._missed.add(self._key(envelope, attempt))
         return found
 
     def _found(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
-        same = self._known.get(envelope.request_hash, {}).get(_place(envelope))
+        same = self._known.get(envelope.request_hash, {}).get(self._asked_place(envelope))
         source = None if same is None else same.source(envelope.envelope_id, envelope.occurrence, attempt)
         if same is None or source is None:
             return None
         return same.take(source, envelope.envelope_id, attempt)
+
+    def _recorded_place(self, envelope: LLMEnvelope) -> Place:
+        """Return the place of a record: its tenant, agent and step."""
+        return envelope.tenant_id, envelope.agent_id, envelope.step
+
+    def _asked_place(self, envelope: LLMEnvelope) -> Place:
+        """Return the place whose records answer an envelope."""
+        return self._recorded_place(envelope)
+
+    def _key(self, envelope: LLMEnvelope, attempt: int) -> RecordedKey:
+        place = self._asked_place(envelope)
+        return RecordedKey(*place, envelope.request_hash, envelope.occurrence, attempt)
 
     @property
     def misses(self) -> list[RecordedKey]:
@@ -336,7 +356,7 @@ class RecordedAnswers:
 
     async def explain_miss(self, envelope: LLMEnvelope, attempt: int) -> str:
         """Return the message of a miss, with the tenant's calls for which the request is recorded."""
-        key = RecordedKey.of(envelope, attempt)
+        key = self._key(envelope, attempt)
         places = {
             (agent, step, occurrence, tried)
             for (tenant, agent, step), same in self._known.get(key.request_hash, {}).items()
@@ -395,10 +415,6 @@ class RecordedAnswers:
 
     async def aclose(self) -> None:
         """Do nothing."""
-
-
-def _place(envelope: LLMEnvelope) -> tuple[str, str, str]:
-    return envelope.tenant_id, envelope.agent_id, envelope.step
 
 
 def _was_answered(result: LLMResult) -> bool:
