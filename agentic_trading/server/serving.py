@@ -23,7 +23,7 @@ from agentic_trading.llm.store import Records
 from agentic_trading.platform import port_adapters
 from agentic_trading.platform.check import check_platform
 from agentic_trading.platform.config import BusConfig, LedgerConfig, PlatformConfig
-from agentic_trading.platform.errors import ConfigError, OptionError
+from agentic_trading.platform.errors import ConfigError, ConfigProblem, OptionError
 from agentic_trading.platform.listener import server_tls
 from agentic_trading.platform.metrics import (
     attempt_samples,
@@ -33,12 +33,12 @@ from agentic_trading.platform.metrics import (
     platform_samples,
 )
 from agentic_trading.platform.platform import Platform, Ports
-from agentic_trading.platform.settings import load_config, load_settings
+from agentic_trading.platform.settings import load_config, load_settings, secret_variable
 from agentic_trading.platform.signing_keys import signing_keys_of
 from agentic_trading.platform.status_pages import is_loopback
 from agentic_trading.platform.urls import without_password
 from agentic_trading.server import errors
-from agentic_trading.server.api_keys import ApiKey, ApiKeys, api_keys_file
+from agentic_trading.server.api_keys import KEY_PREFIX, ApiKey, ApiKeys, api_keys_file
 from agentic_trading.server.errors import RequestError
 from agentic_trading.server.recording import Replayed, ServedRecording, VolatileTexts
 from agentic_trading.server.served_bus import ServedBus, client_names, client_of, served_bus
@@ -263,8 +263,27 @@ def _config(options: ServeOptions) -> PlatformConfig:
         raise OptionError("--ledger", "not set", allowed)
     if not (config.providers or config.bus.url):
         raise OptionError("--config", "a configuration without a provider", "one with [providers.NAME]")
+    _check_provider_keys(config)
     folder = config.folder or load_settings().runs / "server"
     return config.model_copy(update={"folder": folder})
+
+
+def _check_provider_keys(config: PlatformConfig) -> None:
+    """Raise `ConfigError` if an agent's key would be sent to a provider: the SDKs read it from the same variable."""
+    if config.secrets_folder is not None:
+        return  # its files come before the variables
+    problems = [
+        ConfigProblem(
+            "the environment",
+            secret_variable(provider.secret_of(name)),
+            "an API key of `api-keys create`",
+            f"the key of {name}. Set that of the agent after the start, or in another shell",
+        )
+        for name, provider in config.providers.items()
+        if (key := config.secret_of(name)) is not None and key.get_secret_value().startswith(KEY_PREFIX)
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _keys(options: ServeOptions, config: PlatformConfig) -> ApiKeys:

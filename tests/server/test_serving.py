@@ -98,6 +98,20 @@ def test_wrong_options_are_refused_at_the_start(
     assert said in ended.err
 
 
+def test_key_of_an_agent_is_never_that_of_a_provider(
+    place: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK of an agent reads the variable that also has the provider's key."""
+    config = place / "agentic-trading.toml"
+    config.write_text(config.read_text().replace('secrets_folder = "secrets"\n', ""))
+    monkeypatch.setenv("OPENAI_API_KEY", (place / "secret.txt").read_text())
+    ended = command("serve", "--http", "127.0.0.1:0")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "OPENAI_API_KEY is an API key of `api-keys create`" in ended.err
+    assert "agt_" not in ended.err
+
+
 def test_missing_file_of_keys_and_missing_providers_are_named(place: Path, command: Command) -> None:
     (place / "api-keys.toml").unlink()
     without_keys = command("serve", "--http", "127.0.0.1:0")
