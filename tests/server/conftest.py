@@ -119,7 +119,7 @@ def serve(vendor: str, tmp_path: Path) -> Serving:
     @asynccontextmanager
     async def opened(
         *, rights: Mapping[str, Any] | None = None, ports: Ports | None = None, timing: Mapping[str, Any] | None = None,
-        most_bytes: int = 1 << 20, name: str = "desk", **changes: Any,
+        most_bytes: int = 1 << 20, name: str = "desk", drain_s: float = 5, **changes: Any,
     ) -> AsyncGenerator[Served]:  # fmt: skip
         made, secret = new_api_key(
             name, CREATED, {"tenant": "acme", "agent": "trader-1", "models": ALIASES, **(rights or {})}
@@ -139,7 +139,7 @@ def serve(vendor: str, tmp_path: Path) -> Serving:
             client = await stack.enter_async_context(platform.client("http"))
             served = ServedPlatform(platform, keys, ZoneInfo("UTC"), ["openai/stub-large"], {"": client})
             server = ApiServer(keys, served, SystemClock(), most_bytes, **(timing or {}))
-            url = await stack.enter_async_context(api_server(server, "127.0.0.1", 0, drain_s=5))
+            url = await stack.enter_async_context(api_server(server, "127.0.0.1", 0, drain_s=drain_s))
             yield Served(url, secret, made, given.store or store, server, platform, vendor)
 
     return opened
