@@ -233,12 +233,12 @@ async def test_answer_inside_json_of_a_prompt_is_quoted(*, ensure_ascii: bool) -
 async def test_ids_of_an_answer_are_bounded() -> None:
     causes = Causes(most_characters=2_000)
     calls = [{"id": f"c{n}"} for n in range(3000)] + [{"id": "x" * 300}, {"id": ""}]
+    answer = {"choices": [{"message": {"content": "short", "tool_calls": calls}}]}
     for name in ("i1", "i2", "i3"):
-        message = {"content": "short", "tool_calls": calls}
-        body = json.dumps({"id": f"own-{name}", "choices": [{"message": message}]})
+        body = json.dumps({"id": f"own-{name}", **answer})
         kept = build.interaction(interaction_id=name, result=build.result(raw_output=body, reading=READ))
         await causes.add(("one", name), kept.envelope, outcome_of([kept]))
-    ids, _ = answer_parts(body)
+    ids, _ = answer_parts(json.dumps({"id": "own", **answer}))
 
     assert len(ids) == MOST_IDS + 1
     assert not ids & {"", "x" * 300}

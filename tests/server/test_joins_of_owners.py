@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentic_trading.server import joins
+from agentic_trading.server import errors, joins
 from agentic_trading.server.errors import RequestError
 from tests.build import envelope, interaction
 from tests.server.test_joins import KEY, NO_ANSWER, Case
@@ -36,7 +36,7 @@ async def test_key_that_was_made_again_for_another_agent_gets_no_answer_of_the_f
 
     assert retry is not running
     assert isinstance(recorded, RequestError)
-    assert (recorded.failure, recorded.param) == (joins.errors.KEY_REUSED, "Idempotency-Key")
+    assert (recorded.failure, recorded.param) == (errors.KEY_REUSED, "Idempotency-Key")
     await case.aclose()
 
 
