@@ -258,7 +258,7 @@ def figures() -> list[Figure]:
         # one importer: its charts, its page and its CSV files. It bought metrics from one list (two files).
         Figure("files of the gateway", len(gateway), 289),
         Figure("files of the desk", len(desk), 109),
-        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 49_800),
+        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 49_900),
         Figure("code lines of the desk", sum(module.code_lines for module in desk), 15_900),
         Figure("files with one importer", len(one_importer(ours)), 81),
         Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 1),

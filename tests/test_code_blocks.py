@@ -36,10 +36,17 @@ def of(language: str) -> list[Block]:
     return [block for block in BLOCKS if block.language == language]
 
 
+@pytest.fixture
+def page_redis() -> Iterator[str]:
+    with redis_server.running(redis_server.servers()[0]) as url:
+        yield url
+
+
 def at(request: pytest.FixtureRequest, text: str, needs: str) -> str:
     """Return `text` with the addresses of test servers, which are started if `needs` names them."""
     if "redis" in needs:
-        url = request.getfixturevalue("redis_named")(redis_server.servers()[0])
+        # A server of the page's own, because workers of other tests stay in reports of a shared one.
+        url = request.getfixturevalue("page_redis")
         text = text.replace(f"{REDIS}/0", url).replace(REDIS, url.removesuffix("/0"))
     if "kafka" in needs:
         # A server of the page's own, because other tests create the same topics with other settings.
