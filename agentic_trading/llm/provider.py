@@ -13,6 +13,7 @@ from agentic_trading.llm.envelope import Effort, LLMEnvelope, ResponseFormat
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import JsonObject, json_of
 from agentic_trading.llm.result import Usage
+from agentic_trading.llm.taps import Tap
 from agentic_trading.llm.verbatim import Api, VerbatimRequest
 
 Transport = Literal["native_schema", "strict_tool", "json_mode", "prompted", "text", "verbatim"]
@@ -72,6 +73,7 @@ class ModelRequest:
         forced_tool: The model can be forced to call the tool of `strict_tool`. For others, the prompt asks
             for the call.
         tools: Tools that the model may call instead of answering.
+        tap: The client that gets the events of the answer as they come. None asks for the answer as a whole.
 
     """
 
@@ -88,6 +90,7 @@ class ModelRequest:
     temperature: float | None = None
     forced_tool: bool = False
     tools: tuple[ToolDefinition, ...] = ()
+    tap: Tap | None = field(default=None, compare=False, repr=False)
 
     @property
     def verbatim(self) -> VerbatimRequest | None:

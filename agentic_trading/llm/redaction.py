@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from itertools import chain
 from os.path import commonprefix
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Literal, Protocol, Self, TypeVar
 from urllib.parse import quote, quote_plus
 
 import orjson
@@ -110,6 +110,18 @@ class Redaction:
             if any(one in _without_escapes(text) for one in self.known):
                 return MARK
         return self._without_cut_secret(text)
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest form of a secret."""
+        return self._longest
+
+    def find(self, text: str) -> Literal["", "start", "whole"]:
+        """Return whether a secret is in `text`, or starts at its end."""
+        plain = _without_escapes(text)
+        if self._may_be_in(plain) and any(one in plain for one in self.known):
+            return "whole"
+        return "" if self._without_cut_secret(text) is text else "start"
 
     def value(self, value: Any) -> Any:
         """Return a JSON value without secrets in its texts and names, at every depth."""

@@ -1,10 +1,12 @@
-"""Requests of format `verbatim`: a client's own request to an API of a vendor, passed on unchanged."""
+"""Requests of format `verbatim`: a client's own request to an API of a vendor, passed on unchanged, and its answers."""
 
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self, get_args
+
+from orjson import Fragment, dumps
 
 from agentic_trading.canonical import members_of, quoted
 
@@ -95,6 +97,8 @@ def members_text(text: str, names: Collection[str]) -> str:
     return f"{{{','.join(members)}}}"
 
 
+_INDEX_DIGITS: Final = 9
+
 _ESCAPED: Final = re.compile(r"\\[^u]|((?:\\u(?!00[0-7])[0-9a-fA-F]{4})+)")
 
 
@@ -138,6 +142,53 @@ def _body_problems(asked: frozenset[str], body: str) -> Iterator[str]:
     choices = dict(members).get("n")
     if choices is not None and not (type(choices) is int and 1 <= choices <= MOST_CHOICES):
         yield f"context.body has n = {quoted(choices)}. Allowed: 1 to {MOST_CHOICES}"
+
+
+def decoded_answer(body: bytes) -> Any:
+    """Decode the body or an event of an answer. No digit of its numbers is lost: most become `Fragment`s.
+
+    Raises:
+        ValueError: If it is not JSON.
+        RecursionError: If it is nested too deeply.
+
+    """
+    return json.loads(
+        body.decode(), parse_int=_whole_number, parse_float=Fragment, parse_constant=_no_constant
+    )
+
+
+def _whole_number(digits: str) -> Any:
+    # Places and counts are read, so that they are numbers. Others keep their spelling.
+    return int(digits) if len(digits) <= _INDEX_DIGITS and digits != "-0" else Fragment(digits)
+
+
+def event_json(value: Any) -> bytes:
+    """Serialize an event. Equal events have equal bytes.
+
+    Raises:
+        RecursionError: If it is nested too deeply.
+
+    """
+    try:
+        return dumps(value)
+    except TypeError:
+        # A model that is cut off may end in half a surrogate pair, which orjson does not write.
+        return _escaped(value).encode()
+
+
+def _escaped(value: Any) -> str:
+    """Serialize a value with all characters beyond ASCII as escapes."""
+    match value:
+        case dict():
+            return (
+                "{" + ",".join(f"{json.dumps(name)}:{_escaped(item)}" for name, item in value.items()) + "}"
+            )
+        case list():
+            return "[" + ",".join(map(_escaped, value)) + "]"
+        case Fragment():
+            return dumps(value).decode()
+        case _:
+            return json.dumps(value)
 
 
 def _no_constant(word: str) -> None:

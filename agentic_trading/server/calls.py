@@ -13,7 +13,7 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvi
 from agentic_trading.llm.errors import EnvelopeValidationError, FailureKind, FailureReason
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy
 from agentic_trading.llm.result import Stage
-from agentic_trading.llm.verbatim import VerbatimRequest
+from agentic_trading.llm.verbatim import VerbatimRequest, decoded_answer
 from agentic_trading.server import chat_completions, errors, messages, responses
 from agentic_trading.server.api_keys import ApiKey
 from agentic_trading.server.causes import NO_CAUSE, Cause
@@ -308,7 +308,7 @@ def answer_events(request: ClientRequest, body: bytes) -> bytes:
         RecursionError: If it is nested too deeply.
 
     """
-    answer = messages.decoded_answer(body)
+    answer = decoded_answer(body)
     match request.api:
         case "chat_completions":
             return chat_completions.chat_events(answer, include_usage=request.include_usage)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from agentic_trading.llm.verbatim import event_json
 from agentic_trading.server.fields import FieldTable
-from agentic_trading.server.messages import event_json
 
 NO_BOUND: Final = "its tokens have no bound"
 TOOL_OF_PROVIDER: Final = "it runs at the provider, at a price that no budget bounds"

@@ -1,11 +1,9 @@
 """Messages: the fields of a request, and a whole answer as the events of a stream."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from orjson import Fragment, dumps
-
+from agentic_trading.llm.verbatim import event_json
 from agentic_trading.server.fields import FieldTable
 
 TABLE: Final = FieldTable(
@@ -79,47 +77,3 @@ def _deltas(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"type": "signature_delta", "signature": block.get("signature", "")}
         case _:  # it is whole at its start
             return
-
-
-def decoded_answer(body: bytes) -> Any:
-    """Decode the body of an answer. Numbers become `Fragment`s, so that none of their digits is lost.
-
-    Raises:
-        ValueError: If it is not JSON.
-        RecursionError: If it is nested too deeply.
-
-    """
-    return json.loads(body.decode(), parse_int=Fragment, parse_float=Fragment, parse_constant=_constant)
-
-
-def event_json(value: Any) -> bytes:
-    """Serialize an event. Equal events have equal bytes.
-
-    Raises:
-        RecursionError: If it is nested too deeply.
-
-    """
-    try:
-        return dumps(value)
-    except TypeError:
-        # A model that is cut off may end in half a surrogate pair, which orjson does not write.
-        return _escaped(value).encode()
-
-
-def _escaped(value: Any) -> str:
-    """Serialize a value with all characters beyond ASCII as escapes."""
-    match value:
-        case dict():
-            return (
-                "{" + ",".join(f"{json.dumps(name)}:{_escaped(item)}" for name, item in value.items()) + "}"
-            )
-        case list():
-            return "[" + ",".join(map(_escaped, value)) + "]"
-        case Fragment():
-            return dumps(value).decode()
-        case _:
-            return json.dumps(value)
-
-
-def _constant(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")

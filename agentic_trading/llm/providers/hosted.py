@@ -376,7 +376,7 @@ async def read_up_to(
             answer, `text` is the part that was read.
 
     """
-    unpacking = _Unpacking(packing.strip().lower(), max_bytes + 1)
+    unpacking = Unpacking(packing.strip().lower(), max_bytes + 1)
     body, raw, is_unpackable = bytearray(), bytearray(), False
     with nullcontext() if is_answer else suppress(*breaks_off):
         async for piece in pieces:
@@ -397,7 +397,7 @@ async def read_up_to(
     if is_unpackable and not body:
         body = raw
     if len(body) > max_bytes and is_answer:
-        raise _too_large(bytes(body[:max_bytes]), max_bytes)
+        raise too_large(bytes(body[:max_bytes]), max_bytes)
     return bytes(body[:max_bytes])
 
 
@@ -406,7 +406,7 @@ _MEMBER = b"\x1f\x8b"
 _MOST_MEMBERS: Final = 1000
 
 
-class _Unpacking:
+class Unpacking:
     """Unpacks one piece after the other, each up to `most` bytes.
 
     A gzip body has one or several members (RFC 1952). `is_over` is set at the first byte after a member that
@@ -472,7 +472,7 @@ def _unpackable(message: str) -> ProviderError:
     return ProviderError(FailureKind.SERVER_ERROR, message, sent=True)
 
 
-def _too_large(read: bytes, max_bytes: int) -> ProviderError:
+def too_large(read: bytes, max_bytes: int) -> ProviderError:
     message = (
         f"the answer was cut off after {max_bytes} bytes, the provider's max_answer_bytes; "
         f"ask for less, or raise it (allowed are up to {MAX_ANSWER_BYTES})"

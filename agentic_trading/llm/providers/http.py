@@ -18,6 +18,7 @@ from agentic_trading import __version__
 from agentic_trading.clock import Clock
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest, check_address
+from agentic_trading.llm.providers import folds
 from agentic_trading.llm.providers.errors import MESSAGE_CHARS, ErrorForm, provider_error
 from agentic_trading.llm.providers.hosted import (
     ACCEPT_ENCODING,
@@ -112,6 +113,9 @@ class HttpSession:
     ) -> HttpReply:
         """Send `body` once and return the reply. The caller must limit the whole call.
 
+        If the request has a tap and the answer is a stream, its events go to the tap, and the reply has the body
+        that they are folded to.
+
         A refusal of the schema in the body (`with_schema`) has its own kind. Raises `ProviderError`, whose
         message never contains a key, for an answer without a success status.
         """
@@ -124,19 +128,16 @@ class HttpSession:
             async with client.post(
                 f"{self._base_url.rstrip('/')}{path}",
                 data=sent if len(sent) < _LARGE else io.BytesIO(sent),  # it would block the loop as a whole
-                headers={"authorization": f"Bearer {key}", **headers},
+                headers={
+                    "authorization": f"Bearer {key}",
+                    **(_NONE if request.tap is None else folds.HEADERS),
+                    **headers,
+                },
                 timeout=aiohttp.ClientTimeout(connect=CONNECT_S, sock_connect=CONNECT_S, sock_read=read_s),
                 allow_redirects=False,
             ) as reply:
                 is_answer = 200 <= reply.status < 300
-                packing = reply.headers.get("content-encoding", "")
-                answer = await read_up_to(
-                    reply.content.iter_any(),
-                    packing,
-                    self._max_answer_bytes,
-                    is_answer=is_answer,
-                    breaks_off=(aiohttp.ClientError, OSError),
-                )
+                answer = await self._read(reply, request, is_answer=is_answer)
         except (aiohttp.ClientError, OSError) as e:
             # Without the cause, because aiohttp puts the request's headers with the key into errors about an
             # answer.
@@ -158,6 +159,22 @@ class HttpSession:
             redaction=self._redaction,
             with_schema=with_schema,
             now=self._clock.now(),
+        )
+
+    async def _read(self, reply: aiohttp.ClientResponse, request: ModelRequest, *, is_answer: bool) -> bytes:
+        pieces, most = reply.content.iter_any(), self._max_answer_bytes
+        packing = reply.headers.get("content-encoding", "")
+        # A server that cannot stream answers as a whole.
+        if (
+            is_answer
+            and request.tap is not None
+            and request.verbatim is not None
+            and reply.content_type == folds.CONTENT_TYPE
+        ):
+            request.tap.guard(self._redaction)
+            return await folds.read_folded(pieces, packing, most, request.verbatim.api, request.tap)
+        return await read_up_to(
+            pieces, packing, most, is_answer=is_answer, breaks_off=(aiohttp.ClientError, OSError)
         )
 
     async def aclose(self) -> None:

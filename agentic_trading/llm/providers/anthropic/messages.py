@@ -22,6 +22,7 @@ from agentic_trading.llm.providers.errors import (
     page_in,
     unusable_answer,
 )
+from agentic_trading.llm.providers.folds import stream_fields
 from agentic_trading.llm.result import Usage
 from agentic_trading.llm.verbatim import ASKED, VerbatimRequest
 
@@ -207,6 +208,7 @@ def verbatim_message(request: ModelRequest, asked: VerbatimRequest) -> tuple[byt
         "model": request.envelope.model,
         "max_tokens": request.max_tokens,
         "service_tier": "standard_only",
+        **stream_fields(request),
     }
     return asked.with_fields(fields), _client_headers(asked)
 

@@ -29,6 +29,7 @@ from agentic_trading.llm.providers.errors import (
     page_in,
     unusable_answer,
 )
+from agentic_trading.llm.providers.folds import stream_fields
 from agentic_trading.llm.providers.http import HttpSession
 from agentic_trading.llm.providers.keys import Keys
 from agentic_trading.llm.redaction import Redaction
@@ -215,7 +216,7 @@ def verbatim_body(request: ModelRequest, asked: VerbatimRequest, dialect: Dialec
         "model": request.envelope.model,
         "max_output_tokens" if asked.api == "responses" else cap: request.max_choice_tokens,
     }
-    return asked.with_fields(fields | (_FIXED if dialect == "openai" else {}))
+    return asked.with_fields(fields | (_FIXED if dialect == "openai" else {}) | stream_fields(request))
 
 
 def _response_format(request: ModelRequest) -> dict[str, Any] | None:
