@@ -78,6 +78,14 @@ JsonSchema = Annotated[
         help="Answers to a request with a schema: pass, validate, or reask after a rejected one.  [default: validate]",
     ),
 ]
+Stream = Annotated[
+    str | None,
+    typer.Option(
+        "--stream",
+        metavar="MODE",
+        help="Streams: whole, after the answer is on record, or through, as the provider sends it.  [default: whole]",
+    ),
+]
 RecordsEvents = Annotated[
     bool,
     typer.Option("--records-events", help="Allow the key to record events, such as orders and fills."),
@@ -117,6 +125,7 @@ def create_api_key(
     attempt_timeout_s: AttemptTimeout = None,
     park_s: ParkSeconds = None,
     json_schema: JsonSchema = None,
+    stream: Stream = None,
     records_events: RecordsEvents = False,
     expires: Expires = None,
     config: ConfigFile = None,
@@ -143,6 +152,7 @@ def create_api_key(
         "attempt_timeout_s": attempt_timeout_s,
         "park_s": park_s,
         "json_schema": json_schema,
+        "stream": stream,
         "records_events": records_events or None,
         "expires": _end(expires, now) if expires is not None else None,
     }

@@ -29,6 +29,7 @@ from agentic_trading.llm.event import Event, RunStarted, check_event
 from agentic_trading.llm.provider import Provider, Providers, ToolDefinition
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import InteractionStore, Records
+from agentic_trading.llm.taps import Tap
 from agentic_trading.platform import adapters, port_adapters, restart
 from agentic_trading.platform.check import answer_problems
 from agentic_trading.platform.clients import Clients, bus_problems, followed_keys
@@ -121,6 +122,9 @@ class Platform(TypedAnswers):
             them.
         drain_s: Seconds for calls in flight when the block is left normally. None waits until they end.
 
+    `taps` are the clients that get the events of an answer as they come, by envelope id. They are None if the bus is
+    shared with other processes.
+
     `recovery` is the unfinished work of earlier starts. `waits_for` is the part that is being opened.
 
     Raises:
@@ -152,6 +156,8 @@ class Platform(TypedAnswers):
         self._given = ports or Ports()
         self._checks = checks
         self._call_checks: dict[str, SemanticCheck] = {}
+        # On a shared bus any worker may take a call, so that its events would come to a client by chance.
+        self.taps: dict[str, Tap] | None = {} if config.bus.url is None else None
         self._rules = rules
         self._tools = tools_by_name(tools)
         self._records_run = records_run
@@ -358,6 +364,7 @@ class Platform(TypedAnswers):
             counts=given.counts,
             tools=self._tools,
             outbox=self._outbox,
+            taps={} if self.taps is None else self.taps,
         )
         pool = worker_pool_of(config, opened)
         self.waits_for = "the topics of the bus"

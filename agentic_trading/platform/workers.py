@@ -25,6 +25,7 @@ from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import Providers, ToolDefinition
 from agentic_trading.llm.store import InteractionStore
+from agentic_trading.llm.taps import Tap
 from agentic_trading.logger import get_logger
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.tables import LoadedFiles
@@ -71,6 +72,7 @@ class OpenPorts:
     counts: bool
     tools: Mapping[str, ToolDefinition]
     outbox: Outbox | None = None
+    taps: Mapping[str, Tap] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
         clock=clock,
         checks=opened.checks,
         call_checks=opened.call_checks,
+        taps=opened.taps,
         unnamed_checks=opened.unnamed_checks,
         recorded=opened.recorded,
         lost=opened.lost,

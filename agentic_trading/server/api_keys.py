@@ -34,6 +34,8 @@ from pydantic import (
     StrictStr,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
+    field_validator,
 )
 
 from agentic_trading.clock import Clock
@@ -145,6 +147,8 @@ class ApiKey(BaseModel, frozen=True, extra="forbid"):
         park_s: The longest wait of a call for money that other calls hold, in seconds.
         json_schema: `pass` does not read answers. `validate` validates them against the client's schema, and
             `reask` also asks again after a rejected answer.
+        stream: How a stream is answered. `whole` sends the events of a whole answer, and `through` those of the provider
+            as they come.
         records_events: Whether the key may record events, such as orders and fills.
         created, expires, revoked: The times of its creation, its end and its revocation.
 
@@ -165,10 +169,20 @@ class ApiKey(BaseModel, frozen=True, extra="forbid"):
     attempt_timeout_s: Annotated[StrictFloat, Field(gt=0, le=3600)] = 300.0
     park_s: Annotated[StrictFloat, Field(ge=0, le=3600)] = 20.0
     json_schema: Literal["pass", "validate", "reask"] = "validate"
+    stream: Literal["whole", "through"] = "whole"
     records_events: StrictBool = False
     created: _Moment
     expires: _Moment | None = None
     revoked: _Moment | None = None
+
+    @field_validator("stream")
+    @classmethod
+    def _stream(cls, mode: str, info: ValidationInfo) -> str:
+        if mode == "through" and info.data.get("json_schema") == "reask":
+            raise ValueError(
+                "whole for json_schema = reask, because an answer that was passed on cannot be asked again"
+            )
+        return mode
 
     @property
     def owner(self) -> str:

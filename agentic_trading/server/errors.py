@@ -49,6 +49,7 @@ BUS_AWAY: Final = HttpFailure(503, "bus_unavailable", "api_error")
 SHUTTING_DOWN: Final = HttpFailure(503, "shutting_down", "overloaded_error")
 BUDGET_BUSY: Final = HttpFailure(429, "budget_busy", "rate_limit_error")
 UNSENT_IN_TIME: Final = HttpFailure(503, "deadline_exceeded", "overloaded_error")
+STREAM_ENDED: Final = HttpFailure(502, "stream_ended", "api_error")
 KEY_REUSED: Final = HttpFailure(422, "idempotency_key_reused", "invalid_request_error")
 _INTERNAL: Final = HttpFailure(500, "internal_error", "api_error")
 

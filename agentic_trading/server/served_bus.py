@@ -21,6 +21,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.event import PLATFORM, Event, check_event
 from agentic_trading.llm.models import Capabilities
+from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import Records
 from agentic_trading.platform import port_adapters
@@ -86,6 +87,15 @@ class ServedBus:
     def records(self) -> Records:
         """The queries of the log."""
         return port_adapters.records_in(self.log)
+
+    @property
+    def taps(self) -> None:
+        """No client gets events as they come, because workers have them in other processes."""
+
+    @property
+    def secrets(self) -> Redaction:
+        """The secrets that no client may read."""
+        return self.config.redaction
 
     def output_cap(self, envelope: LLMEnvelope, choices: int) -> int:
         """Return the most output tokens of an attempt with so many answers, by its budget and its model."""

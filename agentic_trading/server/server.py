@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +19,7 @@ from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.store import Records
+from agentic_trading.llm.taps import KnownSecrets, Tap
 from agentic_trading.llm.verbatim import Api
 from agentic_trading.logger import get_logger
 from agentic_trading.platform.listener import Connections, listening
@@ -109,6 +110,16 @@ class Served(Protocol):
     @property
     def shared(self) -> SharedCalls | None:
         """The calls that servers of one bus share. None for a server that is alone."""
+        ...
+
+    @property
+    def taps(self) -> MutableMapping[str, Tap] | None:
+        """The clients that get events as they come, by envelope id. None if no call can have one."""
+        ...
+
+    @property
+    def secrets(self) -> KnownSecrets:
+        """The secrets that no client may read."""
         ...
 
     def output_cap(self, envelope: LLMEnvelope, choices: int) -> int:
@@ -277,16 +288,19 @@ class ApiServer:
         key = self._key(request)
         gateway = self.served.gateway(key)
         asked, envelope, cause, trace = await self._made(api, request, key)
+        # A request that joins an earlier call gets the events of the whole: its own `run` is not called.
+        tap = Tap(self.served.secrets, wants_usage=asked.include_usage)
+        taps = self.served.taps if asked.stream and key.stream == "through" else None
 
         def run(envelope: LLMEnvelope) -> Awaitable[CallEnd]:
-            work = _outcome(gateway, envelope)
+            work = _outcome(gateway, envelope, tap, taps)
             group, keep = (key.owner, trace), self.served.keep
             return self.causes.followed(work, envelope, cause, group, keep, self.served.shared)
 
         patience_s = calls.useful_s(request.headers)
         # A task of its own, because a call that was sent is paid: it goes on if its client goes away.
         call = self._joins.call(key, envelope, request.headers, run, patience_s, trace=trace)
-        answer = await self._answer(request, asked, call)
+        answer = await self._answer(request, asked, call, tap)
         async with self._taking(request):
             await answer.prepare(request)
             await answer.write_eof()
@@ -294,13 +308,13 @@ class ApiServer:
         return answer
 
     async def _answer(
-        self, request: web.Request, asked: ClientRequest, call: JoinedCall
+        self, request: web.Request, asked: ClientRequest, call: JoinedCall, tap: Tap
     ) -> web.StreamResponse:
         if not asked.stream:
             return _whole(await self._reply(asked, call))
-        begun, _ = await asyncio.wait([call.task], timeout=self.begins_after_s)
-        if not begun:
-            return await self._kept_open(request, asked, call)
+        await tap.wait(call.task, self.begins_after_s)
+        if tap.has_events or not call.task.done():
+            return await self._kept_open(request, asked, call, tap)
         reply = await self._reply(asked, call)
         if reply.failure is not None:
             return _whole(reply)
@@ -328,20 +342,20 @@ class ApiServer:
         return replace(reply, headers={**reply.headers, **self.served.headers(call.envelope)})
 
     async def _kept_open(
-        self, request: web.Request, asked: ClientRequest, call: JoinedCall
+        self, request: web.Request, asked: ClientRequest, call: JoinedCall, tap: Tap
     ) -> web.StreamResponse:
-        """Begin a stream before there is an answer. From here on, a failure is an event in it."""
+        """Begin a stream before the call has ended. From here on, a failure is an event in it."""
         stream = web.StreamResponse(headers={"x-agentic-trace-id": call.envelope.trace_id, **_EVENTS})
         ping = b'event: ping\ndata: {"type": "ping"}\n\n' if asked.api == "messages" else b": waiting\n\n"
         async with self._taking(request):
             await stream.prepare(request)
         # Pings, because proxies close a connection that stays silent.
-        while not call.task.done() and not _is_gone(request):
+        while not _is_gone(request) and ((events := tap.taken()) or not call.task.done()):
             async with self._taking(request):
-                await stream.write(ping)
-            await asyncio.wait([call.task], timeout=self.pings_every_s)
+                await stream.write(events or ping)
+            await tap.wait(call.task, self.pings_every_s)
         if not _is_gone(request):
-            said = await self._said(request, asked, call)
+            said = await self._said(request, asked, call, tap)
             async with self._taking(request):
                 await stream.write(said)
         return stream
@@ -362,11 +376,17 @@ class ApiServer:
             if request.transport is not None:
                 request.transport.abort()
 
-    async def _said(self, request: web.Request, asked: ClientRequest, call: JoinedCall) -> bytes:
+    async def _said(self, request: web.Request, asked: ClientRequest, call: JoinedCall, tap: Tap) -> bytes:
         """Return the end of a stream that has begun. A failure is an event, because the status has been sent."""
         try:
             reply = await self._reply(asked, call)
-            return _events(asked, reply) if reply.failure is None else calls.error_event(asked, reply.body)
+            if reply.failure is not None:
+                return calls.error_event(asked, reply.body)
+            if not tap.is_read:
+                return _events(asked, reply)
+            if not tap.problem:
+                return tap.end
+            failure, text = errors.STREAM_ENDED, tap.problem
         except RequestError as e:
             failure, text = e.failure, str(e)
         except Exception as e:  # noqa: BLE001 - a second response must not follow in the stream
@@ -434,12 +454,19 @@ def _is_gone(request: web.Request) -> bool:
     return request.transport is None or request.transport.is_closing()
 
 
-async def _outcome(gateway: StructuredGateway, envelope: LLMEnvelope) -> CallEnd:
+async def _outcome(
+    gateway: StructuredGateway, envelope: LLMEnvelope, tap: Tap, taps: MutableMapping[str, Tap] | None
+) -> CallEnd:
     """Run a call. An error is returned, because its client may have gone, and the end of the server would raise it."""
+    if taps is not None:
+        taps[envelope.envelope_id] = tap
     try:
         return await gateway.ask_structured(envelope)
     except Exception as e:  # noqa: BLE001 - the reply raises it
         return e
+    finally:
+        if taps is not None:
+            del taps[envelope.envelope_id]
 
 
 async def _own_fault(request: web.Request, e: Exception) -> tuple[HttpFailure, str]:

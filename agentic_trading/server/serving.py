@@ -1,7 +1,7 @@
 """The process of the HTTP server: a platform in this process, its clients by principal, and the replay of a recording."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,9 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import Providers
+from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.store import Records
+from agentic_trading.llm.taps import Tap
 from agentic_trading.platform import port_adapters
 from agentic_trading.platform.check import check_platform
 from agentic_trading.platform.config import BusConfig, LedgerConfig, PlatformConfig
@@ -129,6 +131,16 @@ class ServedPlatform:
     def records(self) -> Records:
         """The queries of the log."""
         return self.platform.records
+
+    @property
+    def taps(self) -> MutableMapping[str, Tap] | None:
+        """The clients that get events as they come, by envelope id. None if other processes take calls, too."""
+        return self.platform.taps
+
+    @property
+    def secrets(self) -> Redaction:
+        """The secrets that no client may read."""
+        return self.platform.config.redaction
 
     def output_cap(self, envelope: LLMEnvelope, choices: int) -> int:
         """Return the most output tokens of an attempt with so many answers, by its budget and its model."""

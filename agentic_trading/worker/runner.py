@@ -26,6 +26,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, Providers, ToolDefinition
 from agentic_trading.llm.result import LLMResult, NextStep
+from agentic_trading.llm.taps import Tap
 from agentic_trading.structured.engine import prepare
 from agentic_trading.worker import attempt_result
 from agentic_trading.worker.active_claim import NO_CLAIM, ActiveClaim, StoredAnswer
@@ -85,6 +86,7 @@ class RunnerDependencies:
         controls: Stores halts that follow from a bill.
         call_checks: Checks of calls of clients in this process, by envelope id.
         counter: Counts the recorded attempts.
+        taps: The clients in this process that get the events of an answer as they come, by envelope id.
 
     """
 
@@ -103,6 +105,7 @@ class RunnerDependencies:
     controls: ControlStore | None = None
     call_checks: CallChecks = field(default_factory=dict)
     counter: AttemptCounter = field(default_factory=AttemptCounter)
+    taps: Mapping[str, Tap] = field(default_factory=dict)
 
 
 class CallRunner:
@@ -117,7 +120,9 @@ class CallRunner:
         self._waits = StoppableWait(parts.clock)
         self._unsupported_schemas = UnsupportedSchemas()
         watch = ChargeWatch(parts.gate.halts, parts.controls, parts.recorder)
-        self._sender = AttemptSender(parts.gate, parts.providers, parts.recorder, parts.clock, watch)
+        self._sender = AttemptSender(
+            parts.gate, parts.providers, parts.recorder, parts.clock, watch, parts.taps
+        )
         self._earlier = PreviousAttempts(parts.gate, parts.recorder, parts.clock, watch, parts.lost)
         self._response_cache = parts.response_cache or ResponseCache(parts.clock)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
 from agentic_trading.cancellation import run_shielded
@@ -32,6 +33,7 @@ from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, Providers
 from agentic_trading.llm.result import LLMResult, NextStep
+from agentic_trading.llm.taps import Tap
 from agentic_trading.logger import get_logger
 from agentic_trading.worker.active_claim import AbandonedAttempt, ActiveClaim, StoredAnswer
 from agentic_trading.worker.attempt_result import LOST, DispatchNumbers, Timing, late_event, unsent_event
@@ -139,6 +141,7 @@ class RequestInFlight:
     failure: ProviderError | None = None
     began: tuple[datetime, float] | None = None
     ended: tuple[datetime, float] | None = None
+    tap: Tap | None = None
 
     @property
     def charge(self) -> Charge:
@@ -163,7 +166,12 @@ class RequestInFlight:
         dispatched_at, started = self.began or (finished_at, finished)  # not begun if it was halted before
         timing = Timing(dispatched_at, finished_at, (finished - started) * 1000)
         priced_at, book = self.admission.priced_at, self.admission.price_book
-        return StoredAnswer(self.request.transport, book, priced_at, timing, self.response, self.failure)
+        # No other attempt follows one whose events a client has read, because it would read two answers as one.
+        is_final = self.failure is not None and self.tap is not None and self.tap.is_begun
+        step: NextStep = "final" if is_final else ""
+        return StoredAnswer(
+            self.request.transport, book, priced_at, timing, self.response, self.failure, step
+        )
 
     async def keep(self) -> None:
         """Store the outcome so far with the claim."""
@@ -179,9 +187,16 @@ class AttemptSender:
     """
 
     def __init__(
-        self, gate: Gate, providers: Providers, recorder: Recorder, clock: Clock, watch: ChargeWatch
+        self,
+        gate: Gate,
+        providers: Providers,
+        recorder: Recorder,
+        clock: Clock,
+        watch: ChargeWatch,
+        taps: Mapping[str, Tap] = MappingProxyType({}),
     ) -> None:
         self._gate = gate
+        self._taps = taps
         self._watch = watch
         self._providers = providers
         self._recorder = recorder
@@ -231,8 +246,7 @@ class AttemptSender:
         try:
             async with sent:
                 exchange.began = self._clock.now(), self._clock.monotonic()
-                provider = self._provider_of(exchange)
-                response = await provider.complete(exchange.request)
+                response = await self._answer(self._provider_of(exchange), exchange)
                 if redaction.known:  # before it is stored and parsed, so that a replay parses the same text
                     response = redaction.response(response)
                 exchange.response = response
@@ -248,6 +262,19 @@ class AttemptSender:
         if exchange.failure is not None:
             exchange.failure = redaction.error(exchange.failure)
             await exchange.keep()
+
+    async def _answer(self, provider: Provider, exchange: RequestInFlight) -> ModelResponse:
+        """Return the answer. From here on, its events may go to a client, because the dispatch is on record."""
+        request = exchange.request
+        tap = exchange.tap = self._taps.get(request.envelope.envelope_id)
+        if tap is None:
+            return await provider.complete(request)
+        try:
+            return await provider.complete(replace(request, tap=tap))
+        except ProviderError as e:
+            # An error after the first event may be billed, whatever its code is.
+            e.sent = e.sent or tap.is_begun
+            raise
 
     def _provider_of(self, exchange: RequestInFlight) -> Provider:
         """Return the provider of the request.

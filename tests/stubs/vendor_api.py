@@ -8,11 +8,14 @@ import json
 import re
 import threading
 import time
+import zlib
+from collections import defaultdict
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tests.stubs.invoice import Invoice
+from tests.stubs.vendor_events import events_of
 
 MODELS = ("stub-large", "claude-stub")
 PRICE = {"input": "2", "output": "10"}
@@ -27,6 +30,8 @@ Body = dict[str, Any]
 invoice = Invoice(dict.fromkeys(MODELS, PRICE))
 seen: list[Body] = []
 open_calls = threading.Event()
+gates: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+SECRET = "sk-upstream"  # noqa: S105 - the key of the tests
 
 
 def _prompt(body: Body) -> str:
@@ -50,6 +55,10 @@ def _is_json(body: Body) -> bool:
 def _text(body: Body) -> str:
     if "wrong" in _words(body):
         return WRONG
+    if "secret" in _words(body):
+        return f"The key is not at the start of this answer, but near its end: {SECRET}."
+    if "long" in _words(body):
+        return TEXT * 2000
     if "report" in _words(body):
         return _report(body)
     if "fields" in _words(body):
@@ -170,6 +179,11 @@ def _messages(body: Body, words: list[str], id_: str) -> Body:
 _OF_PATH = {"/v1/chat/completions": _chat, "/v1/responses": _responses, "/v1/messages": _messages}
 
 
+def _error_event() -> bytes:
+    error = {"type": "rate_limit_error", "code": "rate_limit_exceeded", "message": "told by the stub"}
+    return f"event: error\ndata: {json.dumps({'type': 'error', 'error': error})}\n\n".encode()
+
+
 class Handler(BaseHTTPRequestHandler):
     """Answer one connection."""
 
@@ -182,6 +196,8 @@ class Handler(BaseHTTPRequestHandler):
         """Show the invoice or the requests, or let the calls that wait go on."""
         if self.path == "/release":
             open_calls.set()
+        if self.path.startswith("/release/"):
+            gates[self.path.removeprefix("/release/")].set()
         pages: dict[str, Body] = {"/invoice": invoice.page(), "/requests": {"requests": seen}}
         self._send(200, json.dumps(pages.get(self.path, {})).encode())
 
@@ -216,7 +232,42 @@ class Handler(BaseHTTPRequestHandler):
             open_calls.wait(20)
         if "slow" in words:
             time.sleep(0.3)
-        self._send(200, self._answer(raw, body, words))
+        answer = self._answer(raw, body, words)
+        if body.get("stream") and "nostream" not in words:
+            self._stream(json.loads(answer), words)
+        else:
+            self._send(200, answer)
+
+    def _stream(self, page: Body, words: list[str]) -> None:
+        """Send an answer as events, and wait or break off where a word of the prompt wants it."""
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream; charset=utf-8")
+        self.send_header("transfer-encoding", "chunked")
+        packing = zlib.compressobj(wbits=31) if "gzip" in words else None
+        if packing is not None:
+            self.send_header("content-encoding", "gzip")
+        self.send_header("x-request-id", "req-7")
+        self.end_headers()
+        events = events_of(self.path, page)
+        for number, event in enumerate(events):
+            is_half = number == len(events) // 2
+            if "brokenfirst" in words or ("broken" in words and is_half):
+                self.close_connection = True
+                return
+            for word in words if is_half else ():
+                if word.startswith("gate_"):
+                    gates[word].wait(20)
+            said = _error_event() if "failing" in words and is_half else event
+            self._send_piece(
+                said if packing is None else packing.compress(said) + packing.flush(zlib.Z_SYNC_FLUSH)
+            )
+        if packing is not None:
+            self._send_piece(packing.flush())
+        self._send_piece(b"")
+
+    def _send_piece(self, piece: bytes) -> None:
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        self.wfile.flush()
 
     def _answer(self, raw: bytes, body: Body, words: list[str]) -> bytes:
         page = _OF_PATH[self.path](body, words, sha256(raw).hexdigest()[:12])
