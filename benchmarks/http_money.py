@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -183,7 +183,7 @@ def _take(row: Row, record: LLMInteraction, billed: Mapping[str, int]) -> None:
 async def _undisturbed(case: Case, place: Place, _: Calls, row: Row) -> None:
     """Look at the money that is held while long calls run."""
     while case.is_long:
-        _, held, _ = await asyncio.to_thread(place.balance)
+        held = (await asyncio.to_thread(place.balance))[1]
         row.most_held = max(row.most_held, held)
 
 
@@ -210,7 +210,7 @@ async def _restart_redis(_: Case, place: Place, calls: Calls, row: Row) -> None:
         row.restarts += 1
 
 
-_TROUBLES: Mapping[str, Callable[[Case, Place, Calls, Row], Awaitable[None]]] = {
+_TROUBLES: Mapping[str, Callable[[Case, Place, Calls, Row], Coroutine[None, None, None]]] = {
     "": _undisturbed,
     "kill": _kill,
     "redis": _restart_redis,
@@ -283,7 +283,7 @@ def table_of(rows: Sequence[Row]) -> list[str]:
 
 def run_all(cases: Sequence[Case], count: int, folder: Path) -> list[Row]:
     """Run every case, and print what each promises."""
-    rows = []
+    rows: list[Row] = []
     for case in cases:
         row = asyncio.run(_run_case(case, count, folder / f"{len(rows)}"))
         rows.append(row)
