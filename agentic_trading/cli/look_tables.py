@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 ALLOWED: tuple[str, ...] = get_args(SpendKey)
 FIGURES = ("attempts", "failed", "tokens in", "tokens out", "USD")
-RARE_FIGURES = ("USD billed", "in doubt", "USD in doubt", "refused", "recorded")
+RARE_FIGURES = ("USD billed", "in doubt", "USD in doubt", "unmetered", "USD unmetered", "refused", "recorded")
 """Shown only if a row has a value."""
 
 
@@ -75,8 +75,10 @@ def _figures(sums: Spend, total: Spend) -> dict[str, str]:
     numbers = (sums.attempts, sums.failed, sums.input_tokens, sums.output_tokens)
     shown = dict(zip(FIGURES, (*(f"{number:,}" for number in numbers), usd(sums.cost_nusd)), strict=True))
     calls = (f"{sums.refused:,}", f"{sums.recorded:,}")
-    rare = (usd(sums.billed_nusd), f"{sums.in_doubt:,}", usd(sums.in_doubt_nusd), *calls)
-    has_any = (total.billed_nusd, total.in_doubt, total.in_doubt, total.refused, total.recorded)
+    doubts = (f"{sums.in_doubt:,}", usd(sums.in_doubt_nusd))
+    unmetered = (f"{sums.unmetered:,}", usd(sums.unmetered_nusd))
+    rare = (usd(sums.billed_nusd), *doubts, *unmetered, *calls)
+    has_any = (total.billed_nusd, *[total.in_doubt] * 2, *[total.unmetered] * 2, total.refused, total.recorded)
     shown.update((name, text) for name, text, any_ in zip(RARE_FIGURES, rare, has_any, strict=True) if any_)
     return shown
 

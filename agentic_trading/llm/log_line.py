@@ -110,6 +110,7 @@ class _Result(msgspec.Struct):
     in_doubt: bool | None = None
     reservation_id: str | None = None
     bill_nusd: _Int | None = None
+    unmetered: str | None = None
     failure: Any = None
     latency_ms: float | None = None
 
@@ -164,6 +165,7 @@ class IndexRow(msgspec.Struct, frozen=True, gc=False):
         reservation: A number that all records of one reservation share: a sent attempt, and each event that
             names a reservation.
         billed_nusd: The server's own bill in nano-dollars.
+        unmetered: The attempt was answered without a readable usage.
         verdict: The verdict of an event, as in the column `verdict` of an export.
         failure: The kind of the failure, as in the column `failure` of an export.
         latency_ms: The duration of the attempt in milliseconds.
@@ -195,6 +197,7 @@ class IndexRow(msgspec.Struct, frozen=True, gc=False):
     recorded: bool = False
     reservation: int | None = None
     billed_nusd: int = 0
+    unmetered: bool = False
     verdict: str = ""
     failure: str = ""
     latency_ms: float = 0.0
@@ -271,6 +274,8 @@ def _facts_of_interaction(read: _Interaction) -> IndexRow:
         recorded=is_recorded,
         reservation=_reservation_of(envelope, result) if is_sent else None,
         billed_nusd=result.bill_nusd or 0,
+        # A charge in doubt is not in both sums.
+        unmetered=is_sent and not result.in_doubt and bool(result.unmetered),
         failure=_category_of(result.failure),
         latency_ms=result.latency_ms or 0.0,
     )

@@ -251,6 +251,8 @@ class Spend:
         in_doubt: Sent attempts that may have been billed without an answer.
         in_doubt_nusd: Their charge, which is part of `cost_nusd`.
         billed_nusd: The sum of the bills that servers reported.
+        unmetered: Answers without a readable usage. Each is charged its reservation.
+        unmetered_nusd: Their charge, which is part of `cost_nusd`.
 
     """
 
@@ -265,6 +267,8 @@ class Spend:
     in_doubt: int = 0
     in_doubt_nusd: int = 0
     billed_nusd: int = 0
+    unmetered: int = 0
+    unmetered_nusd: int = 0
 
 
 @dataclass(frozen=True, slots=True)

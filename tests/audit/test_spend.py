@@ -57,6 +57,25 @@ async def test_spend_sums_the_bills_of_servers(tmp_path: Path) -> None:
     await in_file.aclose()
 
 
+async def test_spend_sums_answers_without_usage_apart_from_doubts(tmp_path: Path) -> None:
+    in_memory, in_file = MemoryInteractionStore(), JsonFileInteractionStore(tmp_path / "log.jsonl")
+    for store in (in_memory, in_file):
+        await store.store(interaction(agent_id="a", cost_nusd=40))
+        await store.store(interaction(agent_id="a", cost_nusd=50, unmetered="no usage"))
+        await store.store(
+            interaction(agent_id="a", cost_nusd=60, unmetered="no usage", in_doubt=True, success=False)
+        )
+        await store.store(
+            interaction(agent_id="a", cost_nusd=0, unmetered="no usage", served_from="recorded")
+        )
+
+    for store in (in_memory, in_file):
+        total = (await spend_report(store.records, "agent")).total
+        assert (total.cost_nusd, total.in_doubt_nusd) == (150, 60)
+        assert (total.unmetered, total.unmetered_nusd) == (1, 50)
+    await in_file.aclose()
+
+
 async def test_total_is_independent_of_keys(records: Records) -> None:
     by_agent = await spend_report(records, "agent", "day")
     by_none = await spend_report(records)

@@ -271,7 +271,7 @@ async def test_spend_of_selected_records_has_the_same_sums(source: Source, query
         failed(in_doubt=True, cost_nusd=7, bill_nusd=5),
         interaction(served_from="recorded", cost_nusd=0),
         interaction(cost_nusd=0),
-        interaction(cost_nusd=11, agent_id="b"),
+        interaction(cost_nusd=11, agent_id="b", unmetered="no usage"),
         event(),
     ]
 
@@ -281,6 +281,7 @@ async def test_spend_of_selected_records_has_the_same_sums(source: Source, query
 
     assert (total.attempts, total.failed, total.cost_nusd, total.billed_nusd) == (2, 1, 18, 5)
     assert (total.recorded, total.refused, total.in_doubt, total.in_doubt_nusd) == (1, 1, 1, 7)
+    assert (total.unmetered, total.unmetered_nusd) == (1, 11)
     assert (total.input_tokens, total.output_tokens) == (200, 40)
     assert [(spend.key, spend.cost_nusd) for spend in by_agent] == [(("analyst-1",), 7), (("b",), 11)]
 

@@ -405,6 +405,8 @@ def _sum(key: tuple[str, ...], facts: list[IndexRow]) -> store_api.Spend:
         in_doubt=sum(fact.in_doubt for fact in facts),
         in_doubt_nusd=sum(fact.cost_nusd for fact in facts if fact.in_doubt),
         billed_nusd=sum(fact.billed_nusd for fact in facts),
+        unmetered=sum(fact.unmetered for fact in facts),
+        unmetered_nusd=sum(fact.cost_nusd for fact in facts if fact.unmetered),
     )
 
 

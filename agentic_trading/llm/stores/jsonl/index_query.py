@@ -14,6 +14,7 @@ from agentic_trading.llm.log_line import DISPATCHED, IndexRow
 from agentic_trading.llm.store import LATEST_RUNS, IdKind, Spend, SpendKey, TraceSummary
 from agentic_trading.llm.stores import condition, record_codec, record_facts
 from agentic_trading.llm.stores.jsonl import index_rows
+from agentic_trading.llm.stores.jsonl import index_rows
 from agentic_trading.llm.stores.jsonl.index_rows import IN_DOUBT, RECORDED, RUN, SENT, SUCCESS, Names
 from agentic_trading.llm.stores.record_facts import MICROSECONDS_A_DAY
 
@@ -81,11 +82,13 @@ _FACT_SUMS: Final = (
 )
 _IS_RECORDED: Final = f"(flags & {RECORDED} > 0)"
 _IS_IN_DOUBT: Final = f"(flags & {IN_DOUBT} > 0)"
+_IS_UNMETERED: Final = f"(flags & {index_rows.UNMETERED} > 0)"
 _SPEND: Final = (
     f"sum(records * {IS_SENT}), sum(records * ({IS_SENT} AND NOT flags & {SUCCESS})),"
     f" sum(input_tokens * {IS_SENT}), sum(output_tokens * {IS_SENT}), sum(cost_nusd),"
     f" sum(records * (NOT {IS_SENT} AND NOT {_IS_RECORDED})), sum(records * {_IS_RECORDED}),"
-    f" sum(records * {_IS_IN_DOUBT}), sum(cost_nusd * {_IS_IN_DOUBT}), sum(billed_nusd)"
+    f" sum(records * {_IS_IN_DOUBT}), sum(cost_nusd * {_IS_IN_DOUBT}), sum(billed_nusd),"
+    f" sum(records * {_IS_UNMETERED}), sum(cost_nusd * {_IS_UNMETERED})"
 )
 """The figures of a `Spend`, in its order."""
 

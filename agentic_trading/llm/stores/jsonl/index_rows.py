@@ -19,13 +19,14 @@ SENT: Final = 2
 RECORDED: Final = 4
 IN_DOUBT: Final = 8
 RUN: Final = 16
+UNMETERED: Final = 32
 """The flags of a record: those of `Fact`, and whether it starts or ends a run."""
 
 _Ids = tuple[int, int, int | None, int | None]
 _RUN_KINDS: Final = (RunStarted.KIND, RunEnded.KIND, ArchiveStarted.KIND)
 INTERACTION_NUMBER: Final = 1
 
-VERSION: Final = 7
+VERSION: Final = 8
 TABLES: Final = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE names (number INTEGER PRIMARY KEY, name TEXT UNIQUE);
@@ -281,6 +282,7 @@ def _flags_of(row: IndexRow) -> int:
         | (SENT if row.sent else 0)
         | (RECORDED if row.recorded else 0)
         | (IN_DOUBT if row.in_doubt else 0)
+        | (UNMETERED if row.unmetered else 0)
     )
 
 
