@@ -256,9 +256,9 @@ def figures() -> list[Figure]:
         # task that follows the log.
         # Part 16a bought the report of a session (nine files) and P&L net of inference (one). Three files of the report have
         # one importer: its charts, its page and its CSV files. It bought metrics from one list (two files).
-        Figure("files of the gateway", len(gateway), 289),
+        Figure("files of the gateway", len(gateway), 291),
         Figure("files of the desk", len(desk), 109),
-        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 49_900),
+        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 50_400),
         Figure("code lines of the desk", sum(module.code_lines for module in desk), 15_900),
         Figure("files with one importer", len(one_importer(ours)), 81),
         Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 1),

@@ -78,7 +78,13 @@ def _figures(sums: Spend, total: Spend) -> dict[str, str]:
     doubts = (f"{sums.in_doubt:,}", usd(sums.in_doubt_nusd))
     unmetered = (f"{sums.unmetered:,}", usd(sums.unmetered_nusd))
     rare = (usd(sums.billed_nusd), *doubts, *unmetered, *calls)
-    has_any = (total.billed_nusd, *[total.in_doubt] * 2, *[total.unmetered] * 2, total.refused, total.recorded)
+    has_any = (
+        total.billed_nusd,
+        *[total.in_doubt] * 2,
+        *[total.unmetered] * 2,
+        total.refused,
+        total.recorded,
+    )
     shown.update((name, text) for name, text, any_ in zip(RARE_FIGURES, rare, has_any, strict=True) if any_)
     return shown
 

@@ -14,7 +14,6 @@ from agentic_trading.llm.log_line import DISPATCHED, IndexRow
 from agentic_trading.llm.store import LATEST_RUNS, IdKind, Spend, SpendKey, TraceSummary
 from agentic_trading.llm.stores import condition, record_codec, record_facts
 from agentic_trading.llm.stores.jsonl import index_rows
-from agentic_trading.llm.stores.jsonl import index_rows
 from agentic_trading.llm.stores.jsonl.index_rows import IN_DOUBT, RECORDED, RUN, SENT, SUCCESS, Names
 from agentic_trading.llm.stores.record_facts import MICROSECONDS_A_DAY
 
