@@ -30,6 +30,12 @@ BODY: Final[Mapping[str, Any]] = {
 }
 
 
+def body_of(number: int) -> dict[str, Any]:
+    """Return the body of one of many questions that are equal but for a number."""
+    system, question = BODY["messages"]
+    return {**BODY, "messages": [system, {**question, "content": f"{QUESTION}\n\nQuestion {number}."}]}
+
+
 @dataclass(frozen=True)
 class Proxy:
     """A gateway in a process of its own: a round's CPU is that of the process and its children, without their caller's."""
@@ -75,7 +81,7 @@ def litellm_proxy() -> Generator[Proxy]:
         path = Path(name) / "config.yaml"
         path.write_text(json.dumps(config), encoding="utf-8")  # which is YAML, too
         command = [str(program), "--config", str(path), "--host", HOST, "--port", "{port}"]
-        with _served("litellm", Path(name), command, "/health/liveliness") as (port, pid):
+        with served("litellm", Path(name), command, "/health/liveliness") as (port, pid):
             yield Proxy(port, pid, {"authorization": f"Bearer {key}"})
 
 
@@ -90,7 +96,7 @@ def portkey() -> Generator[Proxy]:
     }
     with tempfile.TemporaryDirectory() as name:
         command = ["env", "NODE_ENV=production", "node", str(program), "--headless", "--port={port}"]
-        with _served("portkey", Path(name), command, "/") as (port, pid):
+        with served("portkey", Path(name), command, "/") as (port, pid):
             yield Proxy(port, pid, headers)
 
 
@@ -105,7 +111,7 @@ def bifrost() -> AbstractContextManager[Measured]:
 
 
 @contextmanager
-def _served(name: str, folder: Path, command: Sequence[str], path: str) -> Generator[tuple[int, int]]:
+def served(name: str, folder: Path, command: Sequence[str], path: str) -> Generator[tuple[int, int]]:
     """Run `command`, which names its `{port}`, until `path` answers; give the port and the process id."""
     port = free_port()
     server = Daemon(name, folder, ends_with_starter=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,15 +40,43 @@ COMPLETION: Final[dict[str, Any]] = {
     "usage": {"prompt_tokens": 1_200, "completion_tokens": 410, "total_tokens": 1_610},
 }
 
+CHUNK: Final = 16
+"""Characters of the answer in an event of a stream, some four tokens."""
+
 
 def _page(body: dict[str, Any]) -> bytes:
-    raw = json.dumps(body).encode()
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\nx-request-id: req_1\r\n\r\n"
+    return _reply("application/json", json.dumps(body).encode())
+
+
+def _reply(kind: str, raw: bytes) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(raw)}\r\nx-request-id: req_1\r\n\r\n"
     return head.encode() + raw
 
 
+def _events() -> bytes:
+    """Return the completion as events, all at once."""
+    shared = {name: COMPLETION[name] for name in ("id", "created", "model")}
+    deltas = [{"content": ANSWER[place : place + CHUNK]} for place in range(0, len(ANSWER), CHUNK)]
+    parts: list[dict[str, Any]] = [
+        {"index": 0, "delta": delta, "finish_reason": None}
+        for delta in ({"role": "assistant", "content": ""}, *deltas)
+    ]
+    parts.append({"index": 0, "delta": {}, "finish_reason": "stop"})
+    chunks = [{**shared, "object": "chat.completion.chunk", "choices": [part]} for part in parts]
+    chunks.append({
+        **shared,
+        "object": "chat.completion.chunk",
+        "choices": [],
+        "usage": COMPLETION["usage"],
+    })
+    events = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
+    return _reply("text/event-stream", "".join([*events, "data: [DONE]\n\n"]).encode())
+
+
+STREAM: Final = re.compile(rb'"stream": ?true')
 NOT_FOUND: Final = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 PAGES: Final = {b"/v1/messages": _page(MESSAGE), b"/v1/chat/completions": _page(COMPLETION)}
+STREAMED: Final = _events()
 
 
 class _Connection(asyncio.Protocol):
@@ -69,18 +98,27 @@ class _Connection(asyncio.Protocol):
         length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
         if len(rest) >= length:
             self._buffer.clear()  # nobody sends the next request before the answer to this one
-            self._transport.write(PAGES.get(head.split(b" ", 2)[1], NOT_FOUND))
+            path = head.split(b" ", 2)[1]
+            is_streamed = path == b"/v1/chat/completions" and STREAM.search(rest) is not None
+            self._transport.write(STREAMED if is_streamed else PAGES.get(path, NOT_FOUND))
+
+
+@contextmanager
+def serving_process() -> Iterator[tuple[str, int]]:
+    """Start the server; yield its address and its process id, and end it."""
+    command = [sys.executable, "-m", "benchmarks.http_stub"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - this module
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline() if process.stdout else 0)}", process.pid
+        finally:
+            process.terminate()
 
 
 @contextmanager
 def serving() -> Iterator[str]:
     """Start the server; yield its address, and end it."""
-    command = [sys.executable, "-m", "benchmarks.http_stub"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - this module
-        try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline() if process.stdout else 0)}"
-        finally:
-            process.terminate()
+    with serving_process() as (address, _):
+        yield address
 
 
 async def _serve() -> None:
