@@ -15,7 +15,7 @@ RETRY = {"x-stainless-retry-count": "1"}
 NAMED = {"idempotency-key": "a"}
 
 
-async def test_key_of_the_same_name_in_another_tenant_joins_no_call() -> None:
+async def test_key_of_the_same_name_in_another_tenant_does_not_join() -> None:
     case = Case()
     first = case.call()
     other = KEY.model_copy(update={"tenant": "other"})
@@ -59,7 +59,7 @@ async def test_running_call_is_never_forgotten(monkeypatch: pytest.MonkeyPatch) 
     await case.aclose()
 
 
-async def test_answers_that_nobody_takes_have_a_bound_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_abandoned_answers_have_a_bound_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case()
     case.answer = replace(PAID, attempts=(replace(attempt(1, None), text="x" * 1000),))
     case.may_end.set()
