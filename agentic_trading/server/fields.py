@@ -12,8 +12,8 @@ from agentic_trading.llm.verbatim import ASKED, MOST_CHOICES, Api, members_text
 
 _LARGEST: Final = 2**64
 _SURROGATE: Final = "\\ud"
-_ABSENT: Final[tuple[Any, ...]] = (None, False, [], {}, "")
-"""Values of a refused field without an effect."""
+_ABSENT: Final[tuple[Any, ...]] = (None, False, [], "")
+"""Values of a refused field without an effect. An empty object is none of them: it switches web search on."""
 
 
 class FieldError(TradingError, ValueError):
