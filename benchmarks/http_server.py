@@ -9,10 +9,12 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import Final
 
 import aiohttp
@@ -30,6 +32,7 @@ from benchmarks.peers.rounds import Round, stepped
 EMBEDDED: Final = "benchmarks.http_server_ours"
 MOST: Final = 0.15
 """The share of the proxy's CPU time that a call through the server takes at most."""
+FIRST: Final = "first event"
 MOST_ADDED: Final = 0.04
 """The share of the proxy's CPU time that the server adds to the embedded gateway at most."""
 
@@ -41,7 +44,7 @@ class Asked:
     server: Proxy
 
     def round(self, way: str, count: int) -> Round:
-        """Ask `count` times. `way` is `whole` or `events`, and how many at once."""
+        """Ask `count` times. `way` is `whole` or `events`, and how many at once. Events have the time to the first one."""
         form, callers = way.split("_")
         try:
             return asyncio.run(self._round(form == "events", int(callers), count))
@@ -55,18 +58,23 @@ class Asked:
         )
         headers = {"content-type": "application/json", **self.server.headers}
         url = f"http://{HOST}:{self.server.port}/v1/chat/completions"
+        first_us: list[float] = []
         async with aiohttp.ClientSession(headers=headers) as session:
 
             async def is_right(_: str) -> bool:
+                began = time.perf_counter()
                 async with session.post(url, data=next(bodies)) as answered:
-                    raw = await answered.read()
+                    begun = await answered.content.readany()
+                    first_us.append((time.perf_counter() - began) * 1e6)
+                    raw = begun + await answered.content.read()
                 return (_text_of_events(raw) if is_streamed else _text(raw)) == ANSWER
 
             await stepped(is_right, callers, callers, first=0)  # opens the connections
             before_ms = cpu_of(self.server.pid, with_children=True)
             one = await stepped(is_right, count, callers, first=0, finish=partial(asyncio.sleep, SETTLES_S))
             used_ms = cpu_of(self.server.pid, with_children=True) - before_ms
-        return replace(one, cpu_us=used_ms / count * 1e3)
+        stages_us = {FIRST: median(first_us)} if is_streamed else {}
+        return replace(one, cpu_us=used_ms / count * 1e3, stages_us=stages_us)
 
 
 def _text(raw: bytes) -> str:
@@ -83,8 +91,8 @@ def _text_of_events(raw: bytes) -> str:
 def started(name: str) -> Generator[Measured]:
     """Start a server; `name` is that of a row's contender."""
     match name.split():
-        case ["serve", durability]:
-            server: AbstractContextManager[Proxy] = http_server(durability)
+        case ["serve", durability, *through]:
+            server: AbstractContextManager[Proxy] = http_server(durability, "through" if through else "whole")
         case ["litellm_proxy"]:
             server = litellm_proxy()
         case _:
@@ -118,11 +126,19 @@ def rows() -> dict[str, Row]:
         table[f"proxy_{callers}"] = Row(f"LiteLLM's proxy, {at}", "litellm_proxy", f"whole_{callers}")
         table[f"stand_in_{callers}"] = Row(f"the stand-in alone, {at}", "stand_in", f"whole_{callers}")
     most = AT_ONCE[-1]
-    for log in DURABILITIES:
-        title = f"server, log {log}, {most} at once, events"
-        table[f"events_{log}_{most}"] = Row(title, f"serve {log}", f"events_{most}")
-    title = f"LiteLLM's proxy, {most} at once, events"
-    table[f"proxy_events_{most}"] = Row(title, "litellm_proxy", f"events_{most}")
+    for callers, logs in ((most, DURABILITIES), (1, DURABILITIES[:1])):
+        at = f"{callers} at once, events"
+        for log in logs:
+            table[f"events_{log}_{callers}"] = Row(
+                f"server, log {log}, {at}", f"serve {log}", f"events_{callers}"
+            )
+        table[f"through_events_{callers}"] = Row(
+            f"server, passed through, {at}", f"serve {DURABILITIES[0]} through", f"events_{callers}"
+        )
+        table[f"proxy_events_{callers}"] = Row(f"LiteLLM's proxy, {at}", "litellm_proxy", f"events_{callers}")
+        table[f"stand_in_events_{callers}"] = Row(
+            f"the stand-in alone, {at}", "stand_in", f"events_{callers}"
+        )
     return table
 
 
@@ -137,6 +153,14 @@ def print_costs(table: Mapping[str, Row]) -> None:
         proxy = table[f"{kind}_{callers}"]
         share = "" if proxy.unavailable else f"{row.best_us / proxy.best_us:>14.3f}"
         print(f"{row.title:<40}{row.best_us:>12,.0f}{row.cpu_us:>9,.0f}{share}")
+
+
+def print_first_events(table: Mapping[str, Row]) -> None:
+    """Print the wall time to the first event of each stream: the median of a round, at best."""
+    print(f"\n{'wall time to the first event':<45}{'best median us':>15}")
+    for row in table.values():
+        if waits := [one.stages_us[FIRST] for one in row.rounds if FIRST in one.stages_us]:
+            print(f"{row.title:<45}{min(waits):>15,.0f}")
 
 
 def holds(table: Mapping[str, Row]) -> bool:
@@ -175,6 +199,7 @@ def main() -> int:
         f"{rounds} rounds of {count:,}, interleaved. Question 3 KB, answer 1.5 KB. {versions('litellm_proxy')}"
     )
     print_costs(table)
+    print_first_events(table)
     print()
     if broken := [f"{row.title.strip()}: {row.unavailable}" for row in table.values() if row.unavailable]:
         print("; ".join(broken), file=sys.stderr)

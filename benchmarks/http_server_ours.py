@@ -49,7 +49,7 @@ price = {{ input = 250, output = 2000, service_tier = {{ default = [1, 1] }} }}
 """
 
 
-def configured(folder: Path, durability: str) -> tuple[Path, ApiKey, str]:
+def configured(folder: Path, durability: str, stream: str = "whole") -> tuple[Path, ApiKey, str]:
     """Write a configuration; return its file, an API key and the secret of the key."""
     file = folder / "agentic-trading.toml"
     file.write_text(
@@ -57,17 +57,22 @@ def configured(folder: Path, durability: str) -> tuple[Path, ApiKey, str]:
     )
     (folder / "secrets").mkdir()
     (folder / "secrets" / "openai_api_key").write_text("sk-bench-0123456789", encoding="utf-8")
-    rights = {"tenant": "default", "agent": "analyst-1", "models": {MODEL: f"openai/{MODEL}"}}
+    rights = {
+        "tenant": "default",
+        "agent": "analyst-1",
+        "models": {MODEL: f"openai/{MODEL}"},
+        "stream": stream,
+    }
     key, secret = new_api_key("bench", SystemClock().now(), rights)
     ApiKeyFile(folder / "api-keys.toml").add(key)
     return file, key, secret
 
 
 @contextmanager
-def http_server(durability: str) -> Generator[Proxy]:
-    """Run `agentic-trading serve`, with a budget and a log on disk."""
+def http_server(durability: str, stream: str = "whole") -> Generator[Proxy]:
+    """Run `agentic-trading serve`, with a budget and a log on disk. `stream` is that of its key."""
     with tempfile.TemporaryDirectory() as name:
-        _, _, secret = configured(Path(name), durability)
+        _, _, secret = configured(Path(name), durability, stream)
         program = str(Path(sys.executable).with_name("agentic-trading"))
         command = [program, "serve", "--store", "log", "--http", "127.0.0.1:{port}"]
         with served("server", Path(name), command, "/healthz") as (port, pid):
