@@ -61,7 +61,7 @@ def test_all_options_become_rights(command: Command) -> None:
     words = [
         "--tenant=acme", "--agent=ta", "--workflow=analysis", "--principal=desk-a", "--model=fast=openai/gpt-5-mini",
         "--model=deep=house/a=b", "--max-output-tokens=1000", "--usd-per-call=0.50", "--usd-per-trace=2",
-        "--calls-per-trace=30", "--attempt-timeout-s=60", "--park-s=5", "--json-schema=pass",
+        "--calls-per-trace=30", "--attempt-timeout-s=60", "--park-s=5", "--json-schema=pass", "--stream=through",
         "--records-events",
         "--expires=2999-01-31T10:00Z",
     ]  # fmt: skip
@@ -84,6 +84,7 @@ def test_all_options_become_rights(command: Command) -> None:
         "attempt_timeout_s": 60.0,
         "park_s": 5.0,
         "json_schema": "pass",
+        "stream": "through",
         "records_events": True,
         "expires": "2999-01-31T10:00:00Z",
         "revoked": None,
