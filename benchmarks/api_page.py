@@ -25,6 +25,7 @@ PUBLIC: Final = (
     "agentic_trading.audit",
     "agentic_trading.replay",
     "agentic_trading.testing",
+    "agentic_trading.desk",
     "agentic_trading.desk.planning",
 )
 """The modules that applications import from. Everything else may change any day."""

@@ -37,6 +37,14 @@ NOTES: Final[Mapping[str, tuple[str, str]]] = {
         "a feature needs a package of an extra that is not installed",
         "install the extra in the message, such as `agentic-trading[desk]`",
     ),
+    "AgentFailedError": (
+        "a handler of an agent raised an error in a backtest. It is on record as `agent.failed`",
+        "correct the agent at `place`",
+    ),
+    "DeskError": (
+        "an agent used its desk in an invalid way",
+        "correct the agent. The message has the allowed use",
+    ),
     "ConfigError": ("a configuration is invalid", "correct each of its `problems`"),
     "LLMError": ("never itself", "catch it for calls, ledger, policy and log"),
     "LLMCallError": (

@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from agentic_trading.client.frames import FrameClosed, FrameOpened, RecursionLimits, UserAnswered, UserAsked
+from agentic_trading.desk.agent_events import AgentFailed, AgentNoted, AgentUndecided, AgentWoken
 from agentic_trading.desk.analysis.assessment import Demands, assess
 from agentic_trading.desk.analysis.events import Skipped, TriggerBar, Triggered, Undecided
 from agentic_trading.desk.analysis.plan import PlanPrices
@@ -215,6 +216,23 @@ BODIES: Final[tuple[EventBody, ...]] = (
         envelope_id="envelope-1", envelope_hash="6" * 64, reason="too_old", detail="it is too old", sent_at=NOW,
     ),
     RequestQuoted(interactions=("interaction-1", "interaction-2")),
+    AgentWoken(
+        agent="Breakout", handler="on_bar", symbol="BTCUSDT",
+        bar=TriggerBar(
+            symbol="BTCUSDT", timeframe=Timeframe.H1, open_time=NOW, close_time=LATER, open=Decimal(99),
+            high=Decimal("101.50"), low=Decimal(98), close=Decimal(100), volume=Decimal("17.375"),
+            quote_volume=None, trades=12, taker_buy_volume=None, parts=12, expected=12,
+        ),
+    ),
+    AgentUndecided(
+        agent="Breakout", reason=REASON, envelope_id="envelope-1", trace_id="trace-1", as_of=NOW,
+        symbol="BTCUSDT", step="on_bar.1", request_hash="rk1:0",
+    ),
+    AgentNoted(agent="Breakout", symbol="BTCUSDT", text="position", facts=FrozenObject(quantity="0.10")),
+    AgentFailed(
+        agent="Breakout", handler="on_bar", symbol="BTCUSDT", error="KeyError", place="breakout.py:17",
+        in_a_row=3, halts_entries=True,
+    ),
 )  # fmt: skip
 """One body of each kind, in the order of a decision."""
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.topic import Broker
+from agentic_trading.client.gateway import GatewayReply
+from agentic_trading.client.outcome import StructuredOutcome, outcome_of, outcome_without_answer
 from agentic_trading.clock import Clock, SimClock
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
@@ -17,12 +19,13 @@ from agentic_trading.governance.prices import PriceBook
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
-from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.errors import FailureKind, NoDecision, ProviderError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, Provider, Providers
 from agentic_trading.llm.providers.offline import ScriptedProvider, ScriptedReply
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.structured.pydantic_schema import SemanticCheck
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.claims.memory import MemoryClaimStore
@@ -68,6 +71,22 @@ def timed_out() -> ProviderError:
 def not_connected() -> ProviderError:
     """Return a failure before anything was sent."""
     return ProviderError(FailureKind.SERVER_ERROR, "connection refused", sent=False)
+
+
+class AskedEitherWay:
+    """Adds `ask_structured` to a stub of a gateway that has `ask`. Its check is not run."""
+
+    async def ask(self, asked: LLMEnvelope) -> GatewayReply:
+        raise NotImplementedError
+
+    async def ask_structured(
+        self, asked: LLMEnvelope, *, check: SemanticCheck | None = None
+    ) -> StructuredOutcome:
+        """Return the answer of `ask` as an outcome."""
+        answer = await self.ask(asked)
+        if isinstance(answer, NoDecision):
+            return outcome_without_answer(answer, [])
+        return outcome_of([answer])
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,21 @@ DOORS = {
         "outcome_of",
         "parse_llm_response",
     ],
+    "agentic_trading.desk": [
+        "Agent",
+        "AgentFailedError",
+        "Approved",
+        "Bar",
+        "Cancellation",
+        "Desk",
+        "DeskError",
+        "Fill",
+        "FillLimits",
+        "Question",
+        "Rejection",
+        "RiskLimits",
+        "known",
+    ],
     "agentic_trading.desk.planning": [
         "STRATEGY_PARAMS",
         "TEMPLATES",
@@ -495,7 +510,8 @@ def test_front_door_offers_exactly_listed_names(door: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "door", ["agentic_trading", "agentic_trading.operate", "agentic_trading.desk.planning"]
+    "door",
+    ["agentic_trading", "agentic_trading.operate", "agentic_trading.desk", "agentic_trading.desk.planning"],
 )
 def test_lazy_door_stub_and_table_agree(door: str) -> None:
     module, stub = importlib.import_module(door), stub_of(door)

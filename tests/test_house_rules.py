@@ -39,7 +39,7 @@ MAY_IMPORT_LATE = (
     "agentic_trading/structured/pipeline.py",  # an extra that most never need
     "agentic_trading/desk/planning/template.py",  # Jinja2, which few commands need
     "agentic_trading/monitor/render.py",  # likewise
-    "agentic_trading/desk/session/trading.py",  # the planner of a portfolio: numpy is an extra
+    "agentic_trading/desk/agents/planner.py",  # the planner of a portfolio: numpy is an extra
 )
 
 WALLS: dict[str, str] = {

@@ -15,7 +15,7 @@ MOST_GRACE_DAYS: Final = 30
 
 KeyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the key.")]
 Tenant = Annotated[str, typer.Option("--tenant", metavar="ID", help="Tenant of the calls.")]
-Agent = Annotated[str, typer.Option("--agent", metavar="ID", help="Agent id of the calls.")]
+AgentId = Annotated[str, typer.Option("--agent", metavar="ID", help="Agent id of the calls.")]
 Workflow = Annotated[
     str | None,
     typer.Option(
@@ -114,7 +114,7 @@ def create_api_key(
     *,
     name: KeyName,
     tenant: Tenant,
-    agent: Agent,
+    agent: AgentId,
     workflow: Workflow = None,
     principal: ActingAs = None,
     model: Aliases = None,

@@ -7,7 +7,9 @@ import typer
 
 from agentic_trading.cli import options as cli_options
 
-Question = Annotated[str, typer.Argument(metavar="QUESTION", help="The question. Not used with --resume.")]
+QuestionText = Annotated[
+    str, typer.Argument(metavar="QUESTION", help="The question. Not used with --resume.")
+]
 AskedProviderOption = Annotated[
     str,
     typer.Option(
@@ -61,7 +63,7 @@ GivenAnswer = Annotated[
 
 
 def ask_command(
-    question: Question = "",
+    question: QuestionText = "",
     *,
     store: cli_options.Store = None,
     config: cli_options.ConfigFile = None,

@@ -239,7 +239,7 @@ def rebuild_subcommand(
 
 
 Tenant = Annotated[str, typer.Option("--tenant", metavar="ID", help="The tenant. * means all tenants.")]
-Agent = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Only calls of this agent.")]
+AgentId = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Only calls of this agent.")]
 Workflow = Annotated[
     str | None, typer.Option("--workflow", metavar="NAME", help="Only calls of this workflow.")
 ]
@@ -254,7 +254,7 @@ Model = Annotated[
 def halt_subcommand(
     *,
     tenant: Tenant = "default",
-    agent: Agent = None,
+    agent: AgentId = None,
     workflow: Workflow = None,
     model: Model = None,
     why: ReasonOption = "",
@@ -282,7 +282,7 @@ def halt_subcommand(
 def resume_subcommand(
     *,
     tenant: Tenant = "default",
-    agent: Agent = None,
+    agent: AgentId = None,
     workflow: Workflow = None,
     model: Model = None,
     why: ReasonOption = "",

@@ -126,13 +126,25 @@ class TypedAnswers:
         envelope = typed_envelope(
             instructions, output, model, evidence, workflow, as_of=as_of, budget=budget, tenant=tenant
         )
-        check = PydanticCheck(output, None, envelope.output_policy)
-        outcome = await self.ask_structured(envelope, check=check)
-        if not outcome.ok:
-            return Answer(None, outcome.error, outcome)
-        # Always present, because the client has run the check on this text.
-        instance = cast("M", check.instances[outcome.json_text])
-        return Answer(instance, None, outcome)
+        return await ask_typed(self, envelope, output)
+
+
+async def ask_typed(gateway: AsksStructured, envelope: LLMEnvelope, output: type[M]) -> Answer[M]:
+    """Run a call, and return the instance of its output class.
+
+    The envelope must have the schema of `output`.
+
+    Raises:
+        BusError: If the call cannot be published.
+
+    """
+    check = PydanticCheck(output, None, envelope.output_policy)
+    outcome = await gateway.ask_structured(envelope, check=check)
+    if not outcome.ok:
+        return Answer(None, outcome.error, outcome)
+    # Always present, because the client has run the check on this text.
+    instance = cast("M", check.instances[outcome.json_text])
+    return Answer(instance, None, outcome)
 
 
 def typed_envelope(
@@ -156,9 +168,8 @@ def typed_envelope(
     if not (provider and name):
         allowed = "PROVIDER/MODEL, for example anthropic/claude-sonnet-5-5"
         raise EnvelopeValidationError([f"model: {model!r:.80} has no provider. Use {allowed}"])
-    builder = _PRESETS[EnvelopeWorkflow(workflow)](EnvelopeBuilder())
-    builder.with_instructions(instructions).with_tenant(tenant)
-    builder.with_output_schema(_schema(output)).with_provider(LLMProvider(provider), name)
+    builder = typed_builder(EnvelopeBuilder(), instructions, output, workflow)
+    builder.with_tenant(tenant).with_provider(LLMProvider(provider), name)
     for source, content in evidence.items():
         builder.add_evidence(source, content)
     if as_of is not None:
@@ -166,6 +177,19 @@ def typed_envelope(
     if budget is not None:
         builder.with_budget(**budget.model_dump(exclude_unset=True))
     return builder.build()
+
+
+def typed_builder(
+    builder: EnvelopeBuilder, instructions: str, output: type[BaseModel], workflow: EnvelopeWorkflow
+) -> EnvelopeBuilder:
+    """Set the preset, the instructions and the schema of a typed question.
+
+    Raises:
+        EnvelopeValidationError: If `output` is no pydantic model class with a schema.
+
+    """
+    builder = _PRESETS[EnvelopeWorkflow(workflow)](builder)
+    return builder.with_instructions(instructions).with_output_schema(_schema(output))
 
 
 def _schema(output: object) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ from agentic_trading.bus.message import Message, header
 from agentic_trading.bus.signing import Signer
 from agentic_trading.bus.topic import EVENTS, Broker, DeadLetter, Subscription, Topic, lane_topic
 from agentic_trading.canonical import sha256_hex
-from agentic_trading.client.answer import NO_EVIDENCE, Answer, M, TypedAnswers
+from agentic_trading.client.answer import NO_EVIDENCE, Answer, AsksStructured, M, TypedAnswers
 from agentic_trading.client.call_log import CallLog
 from agentic_trading.client.outcome import (
     StructuredOutcome,
@@ -252,6 +252,10 @@ class Gateway(Protocol):
     async def record(self, event: Event) -> None:
         """Append an event to its trace."""
         ...
+
+
+class AskingGateway(Gateway, AsksStructured, Protocol):
+    """The interface of agents that also ask typed questions."""
 
 
 class StructuredGateway(Gateway, Protocol):

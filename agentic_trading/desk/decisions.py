@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, assert_never
 
 from agentic_trading.canonical import Fragment, canonical_bytes, exact_bytes, utc_text
-from agentic_trading.client.gateway import Gateway, GatewayReply, verdict_of
+from agentic_trading.client.gateway import AskingGateway, GatewayReply, verdict_of
+from agentic_trading.client.outcome import StructuredOutcome
+from agentic_trading.desk.agent_events import AgentFailed, AgentNoted, AgentUndecided, AgentWoken
 from agentic_trading.desk.analysis.assessment import Assessment
 from agentic_trading.desk.analysis.events import Skipped, Triggered, Undecided
 from agentic_trading.desk.exchange import Cancellation, Fill, Order
@@ -34,6 +36,7 @@ from agentic_trading.desk.planning.events import (
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import NoDecision, StoreError
 from agentic_trading.llm.event import Event, Kinds
+from agentic_trading.structured.pydantic_schema import SemanticCheck
 
 DeskBody = (
     Triggered
@@ -54,6 +57,10 @@ DeskBody = (
     | GenerationAccepted
     | PlanChosen
     | PlanUndecided
+    | AgentWoken
+    | AgentUndecided
+    | AgentNoted
+    | AgentFailed
 )
 
 
@@ -76,6 +83,10 @@ KINDS = Kinds[DeskBody](
     GenerationAccepted,
     PlanChosen,
     PlanUndecided,
+    AgentWoken,
+    AgentUndecided,
+    AgentNoted,
+    AgentFailed,
 )
 
 
@@ -125,15 +136,29 @@ class DecisionLoggingGateway:
     number of workers and the order of their answers do not change the lines.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: AskingGateway) -> None:
         self._gateway = gateway
         self._lines: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         """Run a call, and keep a line of its question and answer."""
+        line = self._reserve(envelope)
         answer = await self._gateway.ask(envelope)
-        self._keep(envelope.subject, _call_line(envelope, answer))
+        called = {} if isinstance(answer, NoDecision) else answer.result.parsed_output
+        attempts = 0 if isinstance(answer, NoDecision) else answer.result.attempt_number
+        line |= _call_fields(envelope, verdict_of(answer), attempts, called)
         return answer
+
+    async def ask_structured(
+        self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
+    ) -> StructuredOutcome:
+        """Run a typed call, and keep a line of its question and answer."""
+        line = self._reserve(envelope)
+        outcome = await self._gateway.ask_structured(envelope, check=check)
+        verdict = "accepted" if outcome.error is None else outcome.error.category.value
+        attempts = outcome.attempts[-1].number if outcome.attempts else 0
+        line |= _call_fields(envelope, verdict, attempts, (outcome.json or {}) if outcome.ok else {})
+        return outcome
 
     async def record(self, event: Event) -> None:
         """Record an event, and keep a line of it unless it is `Skipped`."""
@@ -163,6 +188,13 @@ class DecisionLoggingGateway:
     def _keep(self, subject: str, line: dict[str, Any]) -> None:
         self._lines[subject].append({"subject": subject, **line})
 
+    def _reserve(self, envelope: LLMEnvelope) -> dict[str, Any]:
+        """Return the line of a call, which is in the place of its question."""
+        # An agent may ask several questions about a symbol at once. Their answers may come in any order.
+        line = {"subject": envelope.subject}
+        self._lines[envelope.subject].append(line)
+        return line
+
 
 @dataclass(slots=True)
 class SessionCounters:
@@ -175,6 +207,7 @@ class SessionCounters:
         orders_refused: Orders that the exchange refused, by its rule.
         cancelled: Cancelled orders, by the reason why the rest was not filled.
         plans: The chosen plans, in order.
+        agent_errors: Errors of the agent's handlers.
 
     """
 
@@ -191,6 +224,7 @@ class SessionCounters:
     first_fill_id: str = ""
     plans: list[PlanChosen] = field(default_factory=list)
     fees: Decimal = ZERO
+    agent_errors: int = 0
 
     def count(self, event: Event) -> None:
         """Count one event. Events of other packages are ignored."""
@@ -198,22 +232,25 @@ class SessionCounters:
         match body:
             case Assessment() | StrategyChosen() | PlanChosen():
                 self._count_decision(body)
-            case Undecided() | IntentUndecided() | PlanUndecided():
+            case Undecided() | IntentUndecided() | PlanUndecided() | AgentUndecided():
                 self._count_no_decision(body)
             case Skipped() | IntentSkipped():
                 self.skips[body.reason] += 1
-            case OrderIntent():
-                self.intents += 1
-            case IntentDenied() | OrderDenied():
-                self._count_denial(body)
+            case OrderIntent() | IntentDenied() | OrderDenied():
+                self._count_intent(body)
             case Order() | Cancellation() | Fill():
                 self._count_trade(body, event.id)
             case GenerationProposed() | GenerationRejected() | GenerationAccepted() | Triggered() | None:
                 pass
+            case AgentWoken() | AgentNoted() | AgentFailed():
+                self.agent_errors += isinstance(body, AgentFailed)
             case _:
                 assert_never(body)
 
-    def _count_denial(self, body: IntentDenied | OrderDenied) -> None:
+    def _count_intent(self, body: OrderIntent | IntentDenied | OrderDenied) -> None:
+        if isinstance(body, OrderIntent):
+            self.intents += 1
+            return
         # An empty `order_id` is a denial by our own limits, because none of the strategy's orders was sent.
         refused = isinstance(body, OrderDenied) and body.order_id
         (self.orders_refused if refused else self.intents_rejected)[body.rule] += 1
@@ -230,7 +267,7 @@ class SessionCounters:
             case _:
                 assert_never(body)
 
-    def _count_no_decision(self, body: Undecided | IntentUndecided | PlanUndecided) -> None:
+    def _count_no_decision(self, body: Undecided | IntentUndecided | PlanUndecided | AgentUndecided) -> None:
         match body:
             case Undecided():
                 workflow = "analysis"
@@ -238,6 +275,8 @@ class SessionCounters:
                 workflow = "execution"
             case PlanUndecided():
                 workflow = "planning"
+            case AgentUndecided():
+                workflow = "agent"
             case _:
                 assert_never(body)
         self.no_decisions[workflow][body.reason.category] += 1
@@ -259,7 +298,7 @@ class SessionCounters:
 class CountingGateway:
     """A gateway that counts its calls and events in `counters`."""
 
-    def __init__(self, gateway: Gateway, counters: SessionCounters) -> None:
+    def __init__(self, gateway: AskingGateway, counters: SessionCounters) -> None:
         self._gateway = gateway
         self._counters = counters
 
@@ -268,14 +307,25 @@ class CountingGateway:
         self._counters.calls += 1
         return await self._gateway.ask(envelope)
 
+    async def ask_structured(
+        self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
+    ) -> StructuredOutcome:
+        """Count the typed call and its decision, and run it."""
+        self._counters.calls += 1
+        outcome = await self._gateway.ask_structured(envelope, check=check)
+        if outcome.ok:
+            self._counters.decisions["agent"]["accepted"] += 1
+        return outcome
+
     async def record(self, event: Event) -> None:
         """Count the event, and record it."""
         self._counters.count(event)
         await self._gateway.record(event)
 
 
-def _call_line(envelope: LLMEnvelope, answer: GatewayReply) -> dict[str, Any]:
-    called = {} if isinstance(answer, NoDecision) else answer.result.parsed_output
+def _call_fields(
+    envelope: LLMEnvelope, verdict: str, attempts: int, called: Mapping[str, Any]
+) -> dict[str, Any]:
     return {
         "kind": "call",
         "id": envelope.envelope_id,
@@ -285,8 +335,8 @@ def _call_line(envelope: LLMEnvelope, answer: GatewayReply) -> dict[str, Any]:
         "workflow": envelope.workflow,
         "agent_id": envelope.agent_id,
         "request_hash": envelope.request_hash,
-        "verdict": verdict_of(answer),
-        "attempts": 0 if isinstance(answer, NoDecision) else answer.result.attempt_number,
+        "verdict": verdict,
+        "attempts": attempts,
         "answer": Fragment(exact_bytes(called)),
     }
 

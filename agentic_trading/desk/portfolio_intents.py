@@ -5,33 +5,31 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Protocol
 
-from agentic_trading.desk.exchange import Account
+from agentic_trading.desk.exchange import Account, Exchange
 from agentic_trading.desk.execution.events import IntentDenied
 from agentic_trading.desk.execution.order import OrderIntent
-from agentic_trading.desk.execution.risk import Rejection, RiskFacts, check_intent
-from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Side
-from agentic_trading.desk.intents import BARS_SHOWN, IntentSettings
+from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
+from agentic_trading.desk.execution.risk import Rejection, RiskFacts, RiskLimits, check_intent
+from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Instruments, Side
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.planning.agent import TargetWeights
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.ids import derived_id
 
+BARS_SHOWN = 48
+"""The number of last bars in the execution agent's evidence: four hours of five minutes."""
 
-class PortfolioPlanner(Protocol):
-    """A planner that decides the weights of all symbols together."""
 
-    def push(self, bar: Bar) -> None:
-        """Add the next closed bar of a symbol."""
-        ...
+@dataclass(frozen=True, slots=True)
+class IntentSettings:
+    """The router, exchange, instruments, journal and limits of a source of intents."""
 
-    async def targets(self, at: datetime) -> TargetWeights | None:
-        """Return the target weights at the close `at`.
-
-        None if there is no plan. Holdings then stay unchanged.
-        """
-        ...
+    router: OrderRouter
+    exchange: Exchange
+    instruments: Instruments
+    journal: TradeJournal
+    limits: RiskLimits
 
 
 @dataclass(slots=True)
@@ -47,7 +45,7 @@ class _Holding:
 
 
 class PortfolioIntents:
-    """A source of intents that brings a portfolio to the weights of its planner.
+    """Brings a portfolio to the weights that an agent requests.
 
     A weight is a share of the equity that the limits allow to invest, less the costs of a purchase. Stops are
     checked at each close, as in a backtest, and sell on the next bar. Sales come before purchases. If the
@@ -57,13 +55,11 @@ class PortfolioIntents:
 
     def __init__(
         self,
-        planner: PortfolioPlanner,
         settings: IntentSettings,
         *,
         cost_bps: Decimal,
         intent_lives: timedelta = timedelta(days=7),
     ) -> None:
-        self._planner = planner
         self._settings = settings
         self._router = settings.router
         self._exchange = settings.exchange
@@ -76,20 +72,18 @@ class PortfolioIntents:
     def push(self, bar: Bar) -> None:
         """Add the next closed bar of a symbol."""
         self._holdings[bar.symbol].bars.append(bar)
-        self._planner.push(bar)
 
     def bars(self, symbol: str) -> Sequence[Bar]:
         """Return the last closed bars of a symbol, oldest first."""
         return tuple(self._holdings[symbol].bars)
 
-    async def intents(self, time_slice: TimeSlice) -> list[OrderIntent]:
+    async def intents(
+        self, time_slice: TimeSlice, wanted: TargetWeights, *, entries_halted: bool = False
+    ) -> list[OrderIntent]:
         """Return the intents approved at the close of a time slice.
 
-        Denied intents are recorded.
+        Denied intents are recorded. With `entries_halted`, there are sales only.
         """
-        wanted = await self._planner.targets(time_slice.at) if time_slice.bars else None
-        if wanted is None:
-            return []
         at = time_slice.at
         account, orders = await self._exchange.account(), await self._exchange.open_orders()
         waiting = {
@@ -115,6 +109,8 @@ class PortfolioIntents:
         for symbol, change in changes.items():
             if change < 0:
                 approved += await self._approved(symbol, change, wanted, at, _after(approved, facts[symbol]))
+        if entries_halted:
+            return approved
         purchases = {symbol: change for symbol, change in changes.items() if change > 0}
         share = self._share(purchases, {symbol: _after(approved, facts[symbol]) for symbol in purchases})
         for symbol, change in purchases.items():

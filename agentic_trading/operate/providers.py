@@ -10,7 +10,8 @@ from types import MappingProxyType
 from urllib.parse import urlsplit, urlunsplit
 
 from agentic_trading.cancellation import run_shielded
-from agentic_trading.client.gateway import Gateway, GatewayReply
+from agentic_trading.client.gateway import AskingGateway, GatewayReply
+from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
@@ -40,6 +41,7 @@ from agentic_trading.platform.check import key_problems, model_problems
 from agentic_trading.platform.config import FallbackConfig, PlatformConfig, ProviderConfig, provider_and_model
 from agentic_trading.platform.errors import ConfigError, ConfigProblem, OptionError
 from agentic_trading.platform.tables import Tables
+from agentic_trading.structured.pydantic_schema import SemanticCheck
 
 COUNTED_WITHIN_S = 15.0
 
@@ -344,29 +346,40 @@ class ProviderOutage:
     answered: set[str] = field(default_factory=set)
     failure: tuple[str, FailureReason] | None = None
 
-    def around(self, gateway: Gateway) -> Gateway:
+    def around(self, gateway: AskingGateway) -> AskingGateway:
         """Return a gateway that notes each answer."""
         return OutageAwareGateway(gateway, self)
 
     def note(self, answer: GatewayReply) -> None:
         """Note a call that has ended after its retries. Calls that were not sent live are ignored."""
-        if isinstance(answer, NoDecision):
+        if not isinstance(answer, NoDecision):
+            result = answer.result
+            is_live = result.dispatched_at is not None and result.served_from != "recorded"
+            self._note(
+                answer.envelope.provider, result.failure, is_live=is_live, is_read=result.reading is not None
+            )
+
+    def note_outcome(self, outcome: StructuredOutcome) -> None:
+        """Note a typed call, as `note` does."""
+        for last in outcome.attempts[-1:]:
+            is_live = last.sent and last.first_cost_nusd is None
+            self._note(last.provider, last.failure, is_live=is_live, is_read=last.trace is not None)
+
+    def _note(self, provider: str, failure: FailureReason | None, *, is_live: bool, is_read: bool) -> None:
+        if not is_live:
             return
-        result, provider = answer.result, answer.envelope.provider
-        if result.dispatched_at is None or result.served_from == "recorded":
-            return
-        if result.reading is not None:
+        if is_read:
             self.answered.add(provider)
             return
         failed_of = FATAL if provider in self.answered else FATAL_AT_FIRST
-        if result.failure is not None and result.failure.category in failed_of:
-            self.failure = self.failure or (provider, result.failure)
+        if failure is not None and failure.category in failed_of:
+            self.failure = self.failure or (provider, failure)
 
 
 class OutageAwareGateway:
     """A gateway that reports its answers to a `ProviderOutage`."""
 
-    def __init__(self, gateway: Gateway, outage: ProviderOutage) -> None:
+    def __init__(self, gateway: AskingGateway, outage: ProviderOutage) -> None:
         self._gateway = gateway
         self._outage = outage
 
@@ -375,6 +388,14 @@ class OutageAwareGateway:
         answer = await self._gateway.ask(envelope)
         self._outage.note(answer)
         return answer
+
+    async def ask_structured(
+        self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
+    ) -> StructuredOutcome:
+        """Run a typed call, and note its outcome."""
+        outcome = await self._gateway.ask_structured(envelope, check=check)
+        self._outage.note_outcome(outcome)
+        return outcome
 
     async def record(self, event: Event) -> None:
         """Append an event to the trace."""

@@ -55,11 +55,27 @@ class BusPlace(BaseModel, frozen=True):
     ledger: str = ""
 
 
+class AgentOnRecord(BaseModel, frozen=True):
+    """The agent of a run, if it was not a shipped one. It is data: nothing is imported from it.
+
+    Attributes:
+        path: The import path that was given.
+        config: The configuration.
+        source_sha256: The hash of the source of its module. Empty if the module had no file.
+
+    """
+
+    path: str
+    config: Mapping[str, JsonValue] = Field(default_factory=dict)
+    source_sha256: str = ""
+
+
 class RunManifest(BaseModel, frozen=True):
     """The inputs and progress of a run. A replay needs it with the log and the bars.
 
     Attributes:
-        version: The version of this format.
+        version: The version of this format: 3 with an agent of the user, else 2. Earlier releases refuse 3,
+            because they would replay the run with a shipped agent.
         package: The version of the package.
         session_id: The id of the session.
         run_number: The number of the run in its session.
@@ -83,6 +99,7 @@ class RunManifest(BaseModel, frozen=True):
         workers: The number of workers.
         bus: The bus whose workers made the calls.
         plan: The search for a plan, as written by the planner. None without a search.
+        agent: The agent. None for a shipped one.
         first_seq: The number of the log line before the first one of the run.
         starts: The number of processes that wrote the run. The log has a `run.started` of each, and a
             `run.ended` of the last one unless it was killed. 0 for runs of a release that wrote neither.
@@ -93,7 +110,7 @@ class RunManifest(BaseModel, frozen=True):
 
     """
 
-    version: Literal[2]
+    version: Literal[2, 3]
     package: str
     session_id: str
     run_number: int
@@ -117,6 +134,7 @@ class RunManifest(BaseModel, frozen=True):
     workers: int
     bus: BusPlace = BusPlace()
     plan: Mapping[str, JsonValue] | None = None
+    agent: AgentOnRecord | None = None
     first_seq: int
     starts: int = 0
     started_at: datetime

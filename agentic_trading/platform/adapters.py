@@ -231,7 +231,7 @@ def factory_of(name: str, config: ProviderConfig, *, origin: str = "code") -> Fa
     with explained(origin, f"providers.{name}.adapter", adapter):
         module, colon, attribute = adapter.partition(":")
         if colon:
-            made: Any = _imported(module)
+            made: Any = imported_module(module)
             for part in attribute.split("."):
                 made = getattr(made, part)
         else:
@@ -243,7 +243,7 @@ def factory_of(name: str, config: ProviderConfig, *, origin: str = "code") -> Fa
     return cast("Factory", made)
 
 
-def _imported(name: str) -> ModuleType:
+def imported_module(name: str) -> ModuleType:
     """Return a module that is installed or in the working directory."""
     try:
         return import_module(name)

@@ -8,6 +8,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from agentic_trading.client.gateway import GatewayReply, verdict_of
 from agentic_trading.desk.decisions import DecisionLoggingGateway
@@ -17,17 +18,19 @@ from agentic_trading.llm.event import Event
 from agentic_trading.worker.attempt_result import degraded_result
 from tests.build import NOW, envelope, event, interaction, result
 from tests.event_bodies import sample
+from tests.gateway import AskedEitherWay
 
 REFUSED = FailureReason(category=FailureKind.REFUSAL, description="no")
 
 
-class Answering:
+class Answering(AskedEitherWay):
     """A gateway that gives one answer, after as many turns of the loop as the context says."""
 
     def __init__(self, answer: GatewayReply | None = None) -> None:
         self._answer = answer
         self.recorded: list[Event] = []
 
+    @override
     async def ask(self, asked: LLMEnvelope) -> GatewayReply:
         for _ in range(asked.context.get("turns", 0)):
             await asyncio.sleep(0)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from agentic_trading.desk.agents.analyst import holdings, loss_to_stops
 from agentic_trading.desk.exchange import Account, OpenOrder, Order, Position
 from agentic_trading.desk.instrument import Side
-from agentic_trading.desk.intents import holdings, loss_to_stops
 from agentic_trading.desk.market.correlation import ReferenceMarket
 
 NOW = datetime(2023, 3, 25, tzinfo=UTC)

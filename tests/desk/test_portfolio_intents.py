@@ -9,27 +9,26 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SimClock
+from agentic_trading.desk.agents.desk import Desk
+from agentic_trading.desk.agents.planner import PlannerAgent
 from agentic_trading.desk.exchange import Account, Exchange, OpenOrder
 from agentic_trading.desk.exchanges.account import TradingCosts
-from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
-from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
 from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.instrument import Instruments
-from agentic_trading.desk.intents import IntentSettings
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.feeds import MemoryFeed
 from agentic_trading.desk.planning.agent import TargetWeights
 from agentic_trading.desk.planning.backtest import TradeCosts, backtest
 from agentic_trading.desk.planning.panel import Flags, Floats, Panel, fill_gaps
-from agentic_trading.desk.portfolio_intents import PortfolioIntents
 from agentic_trading.desk.session import trading
-from agentic_trading.desk.session.trading_session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.provider import Providers
 from tests.gateway import MemoryGateway, gateway
 
 BARS = 60
@@ -51,27 +50,37 @@ LIMITS = RiskLimits(
 )
 
 
-class Weights:
+class Weights(PlannerAgent):
     """Plans nothing, and wants what it was given, a row a close."""
 
     def __init__(self, weights: Floats, rebalance: Flags, stop_loss: float | None) -> None:
+        super().__init__()
         self._rows = {START + (bar + 1) * DAY: bar for bar in range(len(weights))}
         self._weights = weights
         self._rebalance = rebalance
         self._stop_loss = stop_loss
+        self.limits = LIMITS
 
-    def push(self, bar: Bar) -> None:
-        """Take a bar, which changes nothing."""
+    @override
+    def risk_limits(self, symbols: Sequence[str]) -> RiskLimits:
+        return self.limits
 
-    async def targets(self, at: datetime) -> TargetWeights | None:
-        """Return the row of a close."""
-        row = self._rows[at]
-        return TargetWeights(
-            dict(zip(STOCKS, self._weights[row].tolist(), strict=True)),
-            rebalances=bool(self._rebalance[row]),
-            stop_loss=self._stop_loss,
-            plan_id="plan-1",
-            trace_id="trace-1",
+    @override
+    async def on_start(self, desk: Desk) -> None:
+        """Start without a planner."""
+
+    @override
+    async def on_close(self, desk: Desk) -> None:
+        """Request the row of a close."""
+        row = self._rows[desk.now]
+        desk.hold(
+            TargetWeights(
+                dict(zip(STOCKS, self._weights[row].tolist(), strict=True)),
+                rebalances=bool(self._rebalance[row]),
+                stop_loss=self._stop_loss,
+                plan_id="plan-1",
+                trace_id="trace-1",
+            )
         )
 
 
@@ -106,23 +115,19 @@ class Stage:
         free = TradingCosts(half_spread_bps=Decimal(0), maker_fee_bps=Decimal(0), taker_fee_bps=Decimal(0))
         venue = trading.PaperVenue(Instruments(STOCKS, "USD"), costs or free, shares_cash=True)
         self.exchange = CountingExchange(trading.paper_exchange(venue))
-        journal = TradeJournal(client, self.clock, tenant_id="default")
-        router = OrderRouter(self.exchange, journal, venue.instruments, trading.PORTFOLIO_FILLS, limits)
-        settings = IntentSettings(router, self.exchange, venue.instruments, journal, limits)
         self.equity: list[float] = []
         self._marks: dict[str, Decimal] = {}
-        self.session = TradingSession(
-            source=PortfolioIntents(planner, settings, cost_bps=venue.cost_bps),
-            execution=ExecutionAgent(
-                client,
-                self.clock,
-                trading.PORTFOLIO_FILLS,
-                ExecutionSettings(session_id="s", provider=LLMProvider.SCRIPTED),
-            ),
-            router=router,
-            instruments=venue.instruments,
-            spread_bps=venue.spread_bps,
+        planner.limits = limits
+        self.session = trading.trading_session(
+            venue,
+            agent=planner,
+            session_id="s",
+            tenant="default",
+            gateway=client,
             clock=self.clock,
+            exchange=self.exchange,
+            answers=trading.AnswerSource(Providers.every(self.desk.provider), LLMProvider.SCRIPTED),
+            companions={},
             before_slice=self._nothing,
             after_slice=self._mark,
         )

@@ -4,6 +4,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.desk.decisions import CountingGateway, SessionCounters
@@ -11,15 +12,17 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from tests.build import envelope, event, interaction
 from tests.event_bodies import sample
+from tests.gateway import AskedEitherWay
 
 
-class Recording:
+class Recording(AskedEitherWay):
     """A gateway that answers and keeps what it was given."""
 
     def __init__(self) -> None:
         self.asked: list[LLMEnvelope] = []
         self.recorded: list[Event] = []
 
+    @override
     async def ask(self, asked: LLMEnvelope) -> GatewayReply:
         self.asked.append(asked)
         return interaction(envelope=asked)

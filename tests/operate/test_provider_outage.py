@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision, ProviderError
@@ -12,6 +13,7 @@ from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.result import AttemptTrace, Stage
 from agentic_trading.operate.providers import ProviderOutage, UnusableProviderError, refuse_unusable
 from tests.build import NOW, envelope, event, interaction
+from tests.gateway import AskedEitherWay
 
 
 def failed(kind: FailureKind, **changes: Any) -> LLMInteraction:
@@ -74,7 +76,8 @@ async def test_watched_gateway_passes_answers_through() -> None:
     outage, answer, told = ProviderOutage(), failed(FailureKind.AUTH_ERROR), event("analysis.skipped")
     recorded: list[object] = []
 
-    class Stub:
+    class Stub(AskedEitherWay):
+        @override
         async def ask(self, _envelope: object) -> GatewayReply:
             return answer
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.desk.market.bar import Bar
@@ -19,6 +20,7 @@ from agentic_trading.operate.session_folder import DataSource, RunManifest, Sess
 from agentic_trading.platform.errors import OptionError
 from tests.build import envelope, event, interaction
 from tests.desk.market.bars import bar
+from tests.gateway import AskedEitherWay
 
 
 def manifest(run_number: int = 1, **changes: Any) -> RunManifest:
@@ -213,13 +215,14 @@ async def test_bars_are_batched_unless_streamed(tmp_path: Path) -> None:
         assert await rows_in(folder) == (BARS_A_BATCH + 2 if streams else BARS_A_BATCH)
 
 
-class RowsSeen:
+class RowsSeen(AskedEitherWay):
     """A gateway that counts the rows on disk at each call and event."""
 
     def __init__(self, folder: SessionFolder) -> None:
         self._folder = folder
         self.rows: list[int] = []
 
+    @override
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         self.rows.append(await rows_in(self._folder))
         return interaction(envelope=envelope)

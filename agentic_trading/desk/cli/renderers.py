@@ -9,6 +9,7 @@ from functools import reduce
 from types import MappingProxyType
 from typing import Any, Final
 
+from agentic_trading.desk.agent_events import AgentFailed, AgentNoted, AgentUndecided, AgentWoken
 from agentic_trading.desk.analysis.assessment import Assessment
 from agentic_trading.desk.analysis.events import Skipped, Triggered, Undecided
 from agentic_trading.desk.exchange import Cancellation, Fill, Order
@@ -75,6 +76,13 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     ),
     PlanChosen.KIND: ("tried deflated_sharpe regime", "params"),
     PlanUndecided.KIND: ("reason.category reason.description",),
+    AgentWoken.KIND: (
+        "agent handler symbol timer",
+        "bar: bar.symbol bar.timeframe bar.close_time bar.open bar.high bar.low bar.close bar.volume",
+    ),
+    AgentUndecided.KIND: ("reason.category reason.description",),
+    AgentNoted.KIND: ("text", "facts"),
+    AgentFailed.KIND: ("agent handler symbol", "error place in_a_row halts_entries"),
 })
 """The values of an event that are shown, by kind, in the form of `chains.SHOWN`."""
 
@@ -98,6 +106,10 @@ NAMES: Final = MappingProxyType({
     GenerationAccepted.KIND: "tested set",
     PlanChosen.KIND: "plan",
     PlanUndecided.KIND: "no plan",
+    AgentWoken.KIND: "agent",
+    AgentUndecided.KIND: "no decision",
+    AgentNoted.KIND: "note",
+    AgentFailed.KIND: "agent error",
 })
 """The name of a step, by kind."""
 
@@ -160,6 +172,15 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     ),
     PlanChosen.KIND: ("best of {tried} sets", "deflated Sharpe ratio {deflated_sharpe}", "regime {regime}"),
     PlanUndecided.KIND: NO_DECISION,
+    AgentWoken.KIND: (
+        "{agent}",
+        "{handler}",
+        "timer {timer}",
+        "{bar.symbol} {bar.timeframe} closed at {bar.close}",
+    ),
+    AgentUndecided.KIND: NO_DECISION,
+    AgentNoted.KIND: ("{text}",),
+    AgentFailed.KIND: ("{agent}", "{handler}", "{error} in {place}", "{in_a_row} in a row"),
 })
 """A sentence about a step, by kind, as parts with the names of values. A part without a value is left out."""
 
@@ -173,6 +194,7 @@ DETAILS: Final[Mapping[str, str]] = MappingProxyType({
     StrategyChosen.KIND: "{rationale}",
     GenerationRejected.KIND: "{detail}",
     PlanUndecided.KIND: "{reason.description}",
+    AgentUndecided.KIND: "{reason.description}",
 })
 """A line with the reason of a step, by kind, in the form of a part of a sentence."""
 
@@ -263,6 +285,7 @@ def _lines(body: Mapping[str, Any], shown: Sequence[str]) -> Iterator[str]:
 STOPPED = {
     OrderDenied.KIND: "rejected",
     Order.KIND: "unfilled",
+    AgentFailed.KIND: "error",
     IntentDenied.KIND: "rejected",
     IntentSkipped.KIND: "skipped",
 }
@@ -274,7 +297,7 @@ def outcome(events: Sequence[Event]) -> str:
 
     Empty without a verdict.
     """
-    assessed = next((str(event.body.get("verdict")) for event in events if event.kind == Assessment.KIND), "")
+    assessed = next((_verdict(event) for event in events if event.kind in DECIDED), "")
     failed = next((_reason(event) for event in events if event.kind in UNDECIDED), "")
     if not assessed:
         return failed
@@ -282,7 +305,13 @@ def outcome(events: Sequence[Event]) -> str:
     return f"{assessed} → {followed}" if followed else assessed
 
 
-UNDECIDED = (Undecided.KIND, IntentUndecided.KIND)
+DECIDED = (Assessment.KIND, AgentWoken.KIND)
+UNDECIDED = (Undecided.KIND, IntentUndecided.KIND, AgentUndecided.KIND)
+
+
+def _verdict(event: Event) -> str:
+    """Return the verdict of an assessment, or the name of an agent."""
+    return str(event.body.get("verdict" if event.kind == Assessment.KIND else "agent"))
 
 
 def _reason(event: Event) -> str:

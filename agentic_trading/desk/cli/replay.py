@@ -29,6 +29,16 @@ Workers = Annotated[
 ]
 
 
+AgentPath = Annotated[
+    str,
+    typer.Option(
+        "--agent",
+        metavar="MODULE:CLASS",
+        help="The agent that made the run, if it was your own. Its module is run.",
+    ),
+]
+
+
 @app.callback()
 def replay_group() -> None:
     """Make `run` a subcommand of `replay`."""
@@ -40,6 +50,7 @@ def replay_run(
     session: Session,
     *,
     run: RunNumber = None,
+    agent: AgentPath = "",
     workers: Workers = 4,
     allow_incomplete: AllowIncomplete = False,
     as_json: AsJson = False,
@@ -47,16 +58,20 @@ def replay_run(
     """Replay a run with its recorded answers, and compare the decision logs byte for byte.
 
     The replay writes no files, and the network is blocked. Exit code 1 means that the logs differ, and the
-    first difference is printed. A broken or truncated log and changed bars are refused.
+    first difference is printed. A broken or truncated log and changed bars are refused. A run of your own agent
+    needs --agent again, because a folder never chooses code.
     """
     from agentic_trading.cli.output import print_table, show_json
     from agentic_trading.cli.settings import configured
     from agentic_trading.desk.cli.summary import comparison
+    from agentic_trading.desk.session.agents import load_agent
     from agentic_trading.desk.session.replay import replay
     from agentic_trading.operate.lines import printable
 
     configured()
-    report = run_async(replay(session, run=run, workers=workers, allow_incomplete=allow_incomplete))
+    own = load_agent(agent) if agent else None
+    replaying = replay(session, run=run, workers=workers, allow_incomplete=allow_incomplete, agent=own)
+    report = run_async(replaying)
     for warning in report.warnings:
         say(f"Warning: {printable(warning)}", err=True)
     if as_json:

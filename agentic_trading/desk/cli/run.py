@@ -185,6 +185,20 @@ Resume = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, without a progress bar.")]
 
+AgentPath = Annotated[
+    str,
+    typer.Option(
+        "--agent",
+        metavar="MODULE:CLASS",
+        help="Your own agent, from an installed package or the working directory, or a shipped one: cmt, planner. Its module is run. "
+        "[default: the shipped agent of the data]",
+    ),
+]
+AgentConfig = Annotated[
+    Path | None,
+    typer.Option("--agent-config", metavar="FILE", help="TOML file with the settings of --agent."),
+]
+
 Page = Annotated[bool, typer.Option("--report", help="Also write the page of the run, as `report` does.")]
 
 
@@ -192,6 +206,8 @@ def run_command(
     *,
     data: MarketData,
     timeframe: TimeframeOption = "",
+    agent: AgentPath = "",
+    agent_config: AgentConfig = None,
     config: cli_options.ConfigFile = None,
     mode: Mode = None,
     provider: ProviderOption = "",
@@ -226,6 +242,7 @@ def run_command(
     A model is asked only after you confirm the estimated cost. Ctrl-C stops the run after calls in flight.
     """
     from agentic_trading.desk.cli.run_output import run_and_print
+    from agentic_trading.desk.session.agents import named_agent
     from agentic_trading.desk.session.options import RunOptions, warm_up_bars
     from agentic_trading.operate.choices import CONFIGURED, own_model_row
 
@@ -234,17 +251,20 @@ def run_command(
     session: dict[str, Any] = {"inject": inject, "seed": seed, "family": family, "rounds": rounds}
     session |= {"bars": bars, "budget_usd": budget_usd, "max_calls": max_calls, "estimate": estimate}
     runs, loaded = _started(config, own_model=own_model_row(model, price, context), **own)
+    own_agent = named_agent(agent, agent_config, names := names_in(data))
+    warm_up = warm_up_bars(names, own_agent) if bars else 0  # so that the first of --bars can be decided on
     options = RunOptions(
-        data=(names := names_in(data)),
+        data=names,
         out=out or runs / folder_for(names),
         config=loaded,
         provider=provider or (CONFIGURED if loaded.models else "rules"),
         recorded_from=recorded_from,
-        warm_up=warm_up_bars(names) if bars else 0,  # so that the first of --bars can be decided on
+        warm_up=warm_up,
         resume=resume,
         answers_from=tuple(answers_from or ()),
         model=model,
         timeframe=timeframe,
+        agent=own_agent,
         record=record or base_url is not None,
         **session,
     )

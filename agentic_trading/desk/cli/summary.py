@@ -69,6 +69,7 @@ def next_steps(report: RunReport, *, has_page: bool = False) -> list[str]:
         else []
     )
     run = f" --run {report.run_number}" if report.run_number > 1 else ""
+    agent = f" --agent {quote(report.agent)}" if report.agent else ""
     reasons = {reason for skipped in report.no_decisions.values() for reason in skipped}
     refused = [f"agentic-trading budget history --store {session}"] if reasons & GOVERNED else []
     page = [] if has_page else [f"agentic-trading report {session}{run}"]
@@ -78,7 +79,7 @@ def next_steps(report: RunReport, *, has_page: bool = False) -> list[str]:
         *page,
         f"agentic-trading trace list --store {session}",
         f"agentic-trading spend --by workflow,model --store {session}",
-        f"agentic-trading replay run {session}{run} --workers 8",
+        f"agentic-trading replay run {session}{run}{agent} --workers 8",
     ]
 
 
@@ -173,7 +174,8 @@ def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
         is_panel = report.data[0].name in PANELS
         fed_as = {fed.name if is_panel else fed.symbol: fed for fed in report.data}
         for name, fed in fed_as.items():
-            yield f"P&L on {name}", IN_SAMPLE if fed.is_sample else "unknown: your own data"
+            known = "unknown: your own agent" if report.agent else "unknown: your own data"
+            yield f"P&L on {name}", IN_SAMPLE if fed.is_sample and not report.agent else known
     else:
         calls = {reports.KNOWLEDGE.get(mark, mark): calls for mark, calls in report.knowledge.items()}
         yield "P&L by training cutoff", f"in calls: {output.counts(calls)}"
@@ -205,7 +207,7 @@ def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:
         yield workflow, output.counts(verdicts)
     for plan in report.plans:
         yield f"  {format_time(plan.as_of)}", _plan(plan)
-    if report.data[0].name not in PANELS:
+    if report.data[0].name not in PANELS and not report.agent:
         yield "planning", "not available for this data"
     for workflow, reasons in report.no_decisions.items():
         yield f"no decision, {workflow}", output.counts(reasons)

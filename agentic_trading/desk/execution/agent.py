@@ -45,6 +45,8 @@ class ExecutionSettings:
         answer_within: How long to wait for an answer. If `retry_policy` allows one attempt more time, that
             time counts.
         retry_policy: The retry policy, or None for the envelope's default.
+        asks: Whether a model chooses the way to fill an intent. Otherwise the first candidate is taken: the
+            next open, or the limit of the intent.
 
     """
 
@@ -55,6 +57,7 @@ class ExecutionSettings:
     tenant_id: str = "default"
     answer_within: timedelta = timedelta(seconds=60)
     retry_policy: RetryPolicy | None = None
+    asks: bool = True
 
     @property
     def patience(self) -> timedelta:
@@ -91,7 +94,8 @@ class ExecutionAgent:
     ) -> TimedFillStrategy | NoDecision:
         """Return the model's fill strategy, or a `NoDecision`. It is never a default.
 
-        If the limits leave one way to fill the intent, that is the strategy, without a call. The intent is
+        If the limits leave one way to fill the intent, or the settings do not ask, the first way is the
+        strategy, without a call. The intent is
         recorded before the model is asked, and the strategy or the missing decision afterwards.
 
         Args:
@@ -107,8 +111,8 @@ class ExecutionAgent:
         """
         question = self._question(intent, instrument, bars, spread_bps)
         # A single candidate needs no question. It would cost a call for each order of a plan.
-        if len(question.candidates) == 1:
-            strategy = question.only_strategy()
+        if len(question.candidates) == 1 or not self._settings.asks:
+            strategy = question.first_strategy()
             await self._journal.intent(intent)
             await self._journal.strategy(intent, strategy, request_hash="", cause=intent.intent_id)
             return TimedFillStrategy(strategy, intent.as_of)
@@ -260,13 +264,13 @@ class _Question:
     order: Mapping[str, Any]
     candidates: FillCandidates
 
-    def only_strategy(self) -> FillStrategy:
-        """Return the only candidate as a strategy."""
-        (terms,) = self.candidates.values()
+    def first_strategy(self) -> FillStrategy:
+        """Return the first candidate as a strategy."""
+        terms, *others = self.candidates.values()
         evidence_ids = [f"E{number}" for number, _ in enumerate(self.evidence, 1)]
         chosen = {
             "confidence": 1,
-            "rationale": "the only way within the limits",
+            "rationale": "the plain way within the limits" if others else "the only way within the limits",
             "evidence_ids": evidence_ids,
         }
         return FillStrategy.model_validate({**terms.model_dump(), **chosen})

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from agentic_trading.desk.market.samples import PANELS
 from agentic_trading.desk.planning.params import FAMILIES, PlanTerms, family_of
+from agentic_trading.desk.session.agents import OwnAgent
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.limits import NANO
@@ -61,6 +62,7 @@ class RunOptions(choices.ProviderOptions):
             count.
         family: The strategy family of a portfolio plan. Empty means the default.
         rounds: The number of sets that a portfolio plan asks for. None means the default.
+        agent: The agent of the user. None for the shipped agent of the data.
 
     Raises:
         OptionError: If a value is not allowed, or values do not fit together.
@@ -83,6 +85,7 @@ class RunOptions(choices.ProviderOptions):
     estimate: Estimate = "bound"
     family: str = ""
     rounds: int | None = None
+    agent: OwnAgent | None = None
 
     def __post_init__(self) -> None:
         """Check all values that need no file."""
@@ -176,8 +179,8 @@ class RunOptions(choices.ProviderOptions):
 
     @property
     def is_planned(self) -> bool:
-        """Whether the data is a sample of many stocks, which a planner trades as one portfolio."""
-        return self.data[0] in PANELS
+        """Whether the shipped planner trades the data, a sample of many stocks, as one portfolio."""
+        return self.agent is None and self.data[0] in PANELS
 
     @property
     def mode(self) -> RunMode:
@@ -196,6 +199,8 @@ class RunOptions(choices.ProviderOptions):
     @override
     def workflows(self) -> tuple[EnvelopeWorkflow, ...]:
         """The workflows whose models the session asks."""
+        if self.agent is not None:
+            return self.agent.workflows
         return (EnvelopeWorkflow.PLANNING,) if self.is_planned else choices.WORKFLOWS
 
     @property
@@ -294,12 +299,12 @@ def load_run_config(
     return config.model_copy(update={"mode": "backtest"}) if is_left_out else config
 
 
-def warm_up_bars(data: Sequence[str]) -> int:
+def warm_up_bars(data: Sequence[str], agent: OwnAgent | None = None) -> int:
     """Return the number of warm-up bars before those that `--bars` counts.
 
-    A planner of stocks needs no such bars.
+    A planner of stocks and an agent of the user have no such bars.
     """
-    return 0 if data and data[0] in PANELS else WARM_UP_BARS
+    return 0 if agent is not None or (data and data[0] in PANELS) else WARM_UP_BARS
 
 
 WARM_UP_BARS = 12 * 26 - 1

@@ -10,6 +10,7 @@ from typing import Final
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.market.bar import EPOCH
 from agentic_trading.desk.session import trading
+from agentic_trading.desk.session.agents import OwnAgent, agent_of_run, shipped_agent
 from agentic_trading.desk.session.feeds import STDIN, BarSource, open_feeds, sources, without_symbol
 from agentic_trading.desk.session.options import RunOptions, plan_on_record
 from agentic_trading.desk.session.run import loaded_tables, stop_on_signals
@@ -112,8 +113,10 @@ async def _preflight(options: RunOptions) -> Preflight:
     is_free = all(price.is_free for price in prices)
     if any(without_symbol(source.data.name) == STDIN for source in named):
         return _expected(options, selection, remaining, None, is_free=is_free)
+    own = _own_agent(options, manifest)
+    otherwise = None if own is None else own.offline_rule()
     rehearsal = Rehearsal(
-        trading.rules(inject="", seed="").providers.of(LLMProvider.RULES),
+        trading.rules(inject="", seed="", otherwise=otherwise).providers.of(LLMProvider.RULES),
         tables,
         now,
         remaining.after,
@@ -200,6 +203,8 @@ async def _rehearse(
     rehearsal: Rehearsal,
 ) -> None:
     feeds = await open_feeds(named, options.timeframe, trading.wall_clock(options.mode))
+    own = _own_agent(options, manifest)
+    terms = options.plan_terms(plan_on_record(manifest) if manifest else None)
     setup = SessionSetup(
         session_id="preflight",
         config=PlatformConfig(mode="backtest", concurrency=options.workers),
@@ -210,7 +215,8 @@ async def _rehearse(
         ),
         symbols=[feed.symbol for feed in feeds],
         data=named[0].data.name,
-        plan=options.plan_terms(plan_on_record(manifest) if manifest else None),
+        agent=shipped_agent(named[0].data.name, terms) if own is None else own.create(),
+        ends_on_error=False,
         feeds=feeds,
         most_bars=options.most_bars,
         answers=trading.AnswerSource(
@@ -222,6 +228,10 @@ async def _rehearse(
     await play_session(
         setup, SessionResult(), SessionObserver(limit.after_slice, on_start=limit.sessions.append)
     )
+
+
+def _own_agent(options: RunOptions, manifest: RunManifest | None) -> OwnAgent | None:
+    return options.agent if manifest is None else agent_of_run(options.agent, manifest)
 
 
 def _expected(

@@ -12,9 +12,11 @@ from typing import IO, NamedTuple, Self
 
 from pydantic import BaseModel, Field
 
-from agentic_trading.client.gateway import Gateway, GatewayReply
+from agentic_trading.client.gateway import AskingGateway, GatewayReply
+from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.session import trading
+from agentic_trading.desk.session.agents import OwnAgent, agent_of_run, shipped_agent, source_changes
 from agentic_trading.desk.session.feeds import bar_grid
 from agentic_trading.desk.session.options import plan_on_record
 from agentic_trading.desk.session.run_setup import recorded_attempts, replayed_run, tables_with
@@ -27,7 +29,7 @@ from agentic_trading.desk.session.session_run import (
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import FailureKind, NoDecision, StoreError
+from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision, StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.operate.log_check import check_file
 from agentic_trading.operate.session_folder import DataSource, RunManifest, SessionFolder
@@ -37,6 +39,7 @@ from agentic_trading.platform.platform import Ports
 from agentic_trading.platform.port_adapters import budget_ledger
 from agentic_trading.platform.tables import load_tables
 from agentic_trading.replay import Difference, difference_at, no_network, request_changes
+from agentic_trading.structured.pydantic_schema import SemanticCheck
 
 Edit = Callable[[LLMEnvelope], LLMEnvelope]
 """Changes an envelope before its call, to see the effect of a change."""
@@ -91,17 +94,20 @@ async def replay(
     workers: int = 4,
     edit: Edit | None = None,
     allow_incomplete: bool = False,
+    agent: OwnAgent | None = None,
 ) -> ReplayReport:
     """Replay a run of a session with its recorded answers, and compare the decision logs.
 
     No file is written, and the network is blocked. The replay ends after the first time slice with a missing
     answer. `edit` changes each envelope before its call. With `allow_incomplete`, a killed run and a broken
     or truncated log are accepted: the lines before the first broken line are replayed, and compared with the
-    decision log that exists. Raises `OptionError` if the folder has no such run, `NoDigestError` if the run
+    decision log that exists. An agent of the user must be given as `agent`, because a folder never chooses
+    code. Raises `OptionError` if the folder has no such run, or another agent made it, `NoDigestError` if the run
     was killed, and `StoreError` if files are missing or broken, or the bars are not those of the run.
     """
     folder = SessionFolder(session)
     manifest = await asyncio.to_thread(folder.read_manifest, run)
+    own = agent_of_run(agent, manifest)
     if manifest.digest is None and not allow_incomplete:
         raise NoDigestError(session, manifest.run_number)
     intact_lines, warnings = await _intact_lines(folder, manifest, allow_incomplete=allow_incomplete)
@@ -121,7 +127,7 @@ async def replay(
 
     with no_network(), closing(compared):
         try:
-            setup = await _setup(folder, manifest, recorded, workers)
+            setup = await _setup(folder, manifest, recorded, workers, own)
             observer = SessionObserver(after_slice, wrap=lambda gateway: ObservedGateway(gateway, seen, edit))
             await play_session(setup, played, observer)
         except _EndedByMissError:
@@ -140,7 +146,7 @@ async def replay(
         unused=len(recorded.unused),
         first_difference=None if difference is None else str(difference),
         request_changes=await _changes(folder, manifest, seen.first_missed, intact_lines),
-        warnings=warnings,
+        warnings=(*warnings, *source_changes(own, manifest)),
     )
 
 
@@ -208,9 +214,10 @@ class ReplayObservations:
         # Not in the order of the calls, because concurrent workers would give another one in each replay.
         return min(self.missed, key=lambda asked: (asked.subject, asked.step), default=None)
 
-    def note(self, asked: LLMEnvelope, answer: GatewayReply) -> None:
-        """Count a call that has ended."""
-        if AskedRequest.of(asked) not in self.recorded or _is_miss(answer):
+    def note(self, asked: LLMEnvelope, failure: FailureReason | None) -> None:
+        """Count a call that has ended, with its failure."""
+        is_miss = failure is not None and failure.category is FailureKind.REPLAY_MISS
+        if AskedRequest.of(asked) not in self.recorded or is_miss:
             self.missed.append(asked)
         else:
             self.answered += 1
@@ -219,7 +226,7 @@ class ReplayObservations:
 class ObservedGateway:
     """A gateway that may change requests, and counts the calls with and without an answer."""
 
-    def __init__(self, gateway: Gateway, seen: ReplayObservations, edit: Edit | None) -> None:
+    def __init__(self, gateway: AskingGateway, seen: ReplayObservations, edit: Edit | None) -> None:
         self._gateway = gateway
         self._seen = seen
         self._edit = edit
@@ -228,17 +235,21 @@ class ObservedGateway:
         """Run a call, and count it."""
         asked = self._edit(envelope) if self._edit else envelope
         answer = await self._gateway.ask(asked)
-        self._seen.note(asked, answer)
+        self._seen.note(asked, answer.reason if isinstance(answer, NoDecision) else answer.result.failure)
         return answer
+
+    async def ask_structured(
+        self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
+    ) -> StructuredOutcome:
+        """Run a typed call, and count it."""
+        asked = self._edit(envelope) if self._edit else envelope
+        outcome = await self._gateway.ask_structured(asked, check=check)
+        self._seen.note(asked, outcome.error)
+        return outcome
 
     async def record(self, event: Event) -> None:
         """Record an event."""
         await self._gateway.record(event)
-
-
-def _is_miss(answer: GatewayReply) -> bool:
-    failure = answer.reason if isinstance(answer, NoDecision) else answer.result.failure
-    return failure is not None and failure.category is FailureKind.REPLAY_MISS
 
 
 async def _setup(
@@ -246,6 +257,7 @@ async def _setup(
     manifest: RunManifest,
     recorded: port_adapters.Recording,
     workers: int,
+    own: OwnAgent | None,
 ) -> SessionSetup:
     tables = await asyncio.to_thread(load_tables)
     ports = Ports(
@@ -261,7 +273,8 @@ async def _setup(
         ports=ports,
         symbols=[source.symbol for source in manifest.data],
         data=manifest.data[0].name,
-        plan=plan_on_record(manifest),
+        agent=shipped_agent(manifest.data[0].name, plan_on_record(manifest)) if own is None else own.create(),
+        ends_on_error=manifest.mode == "backtest",
         feeds=[await recorded_feed(folder, manifest, source) for source in manifest.data],
         most_bars=None,
         answers=replayed_run(manifest, recorded),

@@ -8,10 +8,8 @@ from typing import Final
 from pydantic import BaseModel
 
 from agentic_trading.desk.exchange import OrderType
-from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.execution.shortfall import Shortfall, TotalShortfall
 from agentic_trading.desk.instrument import Side
-from agentic_trading.desk.intents import TradingRules
 from agentic_trading.desk.market.bar import TradingYear
 from agentic_trading.desk.metrics import Performance
 from agentic_trading.desk.planning.events import PlanChosen
@@ -166,6 +164,7 @@ class RunReport(BaseModel, frozen=True):
     """A run in figures. Money is in the quote currency as exact decimals, and cost is in whole nano-dollars.
 
     Attributes:
+        agent: The import path of your own agent. Empty for a shipped one.
         decisions: The number of verdicts, by workflow and verdict.
         no_decisions: The number of calls without a decision, by workflow and reason.
         plans: The plans of a portfolio, in order.
@@ -193,6 +192,7 @@ class RunReport(BaseModel, frozen=True):
     session_id: str
     run_number: int
     mode: RunMode
+    agent: str = ""
     provider: str
     model: str
     data: list[DataReport]
@@ -251,18 +251,9 @@ class RunProgress(BaseModel, frozen=True):
     fills: int
 
 
-def assumptions(venue: PaperVenue, sizing: TradingRules | RiskLimits) -> list[str]:
-    """Return the assumptions of a session as phrases, with their values.
-
-    `sizing` are the rules that size orders, or the limits that size the weights of a plan.
-    """
+def assumptions(venue: PaperVenue, sized: str) -> list[str]:
+    """Return the assumptions of a session as phrases, with their values. `sized` is how orders are sized."""
     costs = venue.costs
-    if isinstance(sizing, TradingRules):
-        sized = f"{sizing.risk_pct} % of the equity at risk per entry"
-    else:
-        sized = (
-            f"weights of a plan in {sizing.max_gross_pct} % of the equity, its stops checked on each close"
-        )
     return [
         f"fees of {costs.maker_fee_bps} bps for a maker and {costs.taker_fee_bps} for a taker",
         f"{costs.half_spread_bps} bps of half a spread against a taker",

@@ -10,10 +10,10 @@ from agentic_trading.desk.decisions import SessionCounters
 from agentic_trading.desk.exchange import Fill
 from agentic_trading.desk.execution.shortfall import shortfalls, total_shortfall
 from agentic_trading.desk.instrument import EXACT, ZERO
-from agentic_trading.desk.intents import TradingRules
 from agentic_trading.desk.market.samples import PANELS, SAMPLES
 from agentic_trading.desk.metrics import Performance, performance
 from agentic_trading.desk.session import report, trading
+from agentic_trading.desk.session.agents import shipped_agent
 from agentic_trading.desk.session.feeds import without_symbol
 from agentic_trading.desk.session.session_run import BarCounts, SessionResult
 from agentic_trading.governance.limits import SHORT_LIVED
@@ -59,6 +59,7 @@ async def report_of(
         session_id=manifest.session_id,
         run_number=manifest.run_number,
         mode=manifest.mode,
+        agent="" if manifest.agent is None else manifest.agent.path,
         provider=manifest.provider,
         model=manifest.model or ", ".join(sorted(attempts.models)),
         data=[_data_report(source, played) for source in manifest.data],
@@ -123,8 +124,10 @@ def is_portfolio(manifest: RunManifest) -> bool:
 
 
 def _assumed(manifest: RunManifest) -> list[str]:
-    limits = trading.portfolio_limits(len(manifest.data))
-    return report.assumptions(trading.venue([]), limits if is_portfolio(manifest) else TradingRules())
+    if manifest.agent is not None:  # its class is not imported, because a manifest never chooses code
+        return report.assumptions(trading.venue([]), f"orders sized by {manifest.agent.path}")
+    agent = shipped_agent(manifest.data[0].name)
+    return report.assumptions(trading.venue([]), agent.sizing())
 
 
 class _Sums(TypedDict):

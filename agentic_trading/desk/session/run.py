@@ -12,14 +12,15 @@ from zoneinfo import ZoneInfo
 from agentic_trading import __version__
 from agentic_trading.cancellation import on_first_signal
 from agentic_trading.canonical import utc_text
-from agentic_trading.client.gateway import Gateway, GatewayReply
+from agentic_trading.client.gateway import AskingGateway, GatewayReply
+from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.session import feeds as session_feeds
 from agentic_trading.desk.session import trading
-from agentic_trading.desk.session.options import RunOptions, plan_on_record
+from agentic_trading.desk.session.options import RunOptions
 from agentic_trading.desk.session.report import RunProgress, RunReport
 from agentic_trading.desk.session.report_builder import report_of
 from agentic_trading.desk.session.run_setup import PreparedRun, new_run, resumed_run, tables_with
@@ -63,6 +64,7 @@ from agentic_trading.platform.errors import ConfigError, ConfigProblem, OptionEr
 from agentic_trading.platform.platform import Ports
 from agentic_trading.platform.port_adapters import Log, boards_of, ledger_of
 from agentic_trading.platform.tables import Tables, tables_of
+from agentic_trading.structured.pydantic_schema import SemanticCheck
 
 
 async def set_budget(controls: ControlStore, tenant: str, limit: Limit) -> None:
@@ -286,7 +288,7 @@ class BarFiles:
             if bars:
                 await asyncio.to_thread(self._write, bars)
 
-    def around(self, gateway: Gateway) -> Gateway:
+    def around(self, gateway: AskingGateway) -> AskingGateway:
         """Return a gateway that writes the bars so far before each call and each event."""
         return BarsFirstGateway(gateway, self)
 
@@ -305,7 +307,7 @@ class BarFiles:
 class BarsFirstGateway:
     """A gateway that writes the bars of a run before each call and each event."""
 
-    def __init__(self, gateway: Gateway, bars: BarFiles) -> None:
+    def __init__(self, gateway: AskingGateway, bars: BarFiles) -> None:
         self._gateway = gateway
         self._bars = bars
 
@@ -313,6 +315,13 @@ class BarsFirstGateway:
         """Write the bars so far, and run the call."""
         await self._bars.write()
         return await self._gateway.ask(envelope)
+
+    async def ask_structured(
+        self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
+    ) -> StructuredOutcome:
+        """Write the bars so far, and run the typed call."""
+        await self._bars.write()
+        return await self._gateway.ask_structured(envelope, check=check)
 
     async def record(self, event: Event) -> None:
         """Write the bars so far, and record the event."""
@@ -517,7 +526,7 @@ class ActiveRun:
             self._refuse_outage()
             on_progress(self._progress(moment))
 
-        def wrap(gateway: Gateway) -> Gateway:
+        def wrap(gateway: AskingGateway) -> AskingGateway:
             return bars.around(self.outage.around(gateway))
 
         def on_start(session: TradingSession) -> None:
@@ -549,7 +558,8 @@ class ActiveRun:
             ports=Ports(store=self.store, tables=self.tables, restore=budget.restore),
             symbols=[feed.symbol for feed in feeds],
             data=manifest.data[0].name,
-            plan=plan_on_record(manifest),
+            agent=self.opened.agent,
+            ends_on_error=manifest.mode == "backtest",
             feeds=feeds,
             most_bars=options.most_bars,
             answers=self.opened.answers,

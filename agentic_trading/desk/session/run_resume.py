@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from agentic_trading.client.call_log import EarlierCalls
 from agentic_trading.desk.planning.params import PlanTerms
+from agentic_trading.desk.session.agents import agent_of_run
 from agentic_trading.desk.session.feeds import KeptBars, ReadAhead, kept_bars
 from agentic_trading.desk.session.options import RunOptions, plan_on_record
 from agentic_trading.governance.events import kinds_to_read
@@ -138,6 +139,7 @@ def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Seque
 
     `names` are the names of its data now.
     """
+    agent_of_run(options.agent, manifest)
     before_names = dict.fromkeys(source.name for source in manifest.data)
     now_and_before: dict[str, NowAndBefore] = {
         "--data": (",".join(dict.fromkeys(names)), ",".join(before_names)),

@@ -11,8 +11,10 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from agentic_trading import __version__
 from agentic_trading.clock import SystemClock
+from agentic_trading.desk.agents.agent import Agent
 from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.session import run_resume, trading
+from agentic_trading.desk.session.agents import OwnAgent, agent_of_run, shipped_agent, source_changes
 from agentic_trading.desk.session.feeds import BarSource, ReadAhead
 from agentic_trading.desk.session.options import RunOptions, plan_on_record
 from agentic_trading.ids import derived_id, random_id
@@ -20,6 +22,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities, Capability
 from agentic_trading.llm.provider import Providers
 from agentic_trading.llm.store import LogEntry
+from agentic_trading.logger import get_logger
 from agentic_trading.operate.providers import (
     asked_providers,
     base_url_of,
@@ -33,6 +36,8 @@ from agentic_trading.platform import port_adapters
 from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.tables import Tables
 
+log = get_logger()
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
@@ -40,6 +45,7 @@ class PreparedRun:
 
     manifest: RunManifest
     answers: trading.AnswerSource
+    agent: Agent
     earlier: run_resume.InterruptedRun | None = None
 
 
@@ -67,12 +73,14 @@ async def new_run(
 
     """
     recorded = await _recorded_run(options)
+    own = options.agent
     if recorded is not None:
+        own = agent_of_run(own, recorded.manifest)
         _refuse_other_symbols(recorded.manifest, named)
         run_resume.refuse_changes(
             run_resume.terms_now_and_before(options, recorded.manifest), "the recorded run"
         )
-    answers, capabilities = await _answer_source(options, recorded, tables)
+    answers, capabilities = await _answer_source(options, recorded, tables, own)
     async with _closed_on_error(answers.providers):
         await asyncio.to_thread(folder.prepare)
         await store.open()
@@ -80,9 +88,9 @@ async def new_run(
         symbols = [source.data.symbol for source in named]
         terms = options.plan_terms(None if recorded is None else plan_on_record(recorded.manifest))
         manifest = RunManifest(
-            version=2,
+            version=2 if own is None else 3,
             package=__version__,
-            session_id=_session_id(options, recorded, answers, run_number, symbols),
+            session_id=_session_id(options, recorded, answers, run_number, symbols, own),
             run_number=run_number,
             tenant=options.tenant,
             mode=options.mode,
@@ -104,12 +112,13 @@ async def new_run(
             workers=options.workers,
             bus=run_resume.bus_of(options),
             plan=None if terms is None else terms.model_dump(mode="json"),
+            agent=None if own is None else own.on_record,
             first_seq=(await store.head())[0],
             starts=1,
             started_at=SystemClock().now(),
         )
         await asyncio.to_thread(folder.write_manifest, manifest)
-        return PreparedRun(manifest, answers)
+        return PreparedRun(manifest, answers, _new_agent(own, manifest))
 
 
 async def resumed_run(
@@ -131,7 +140,10 @@ async def resumed_run(
 
     """
     manifest = await run_resume.resumable_manifest(options, folder, feeds)
-    answers, _ = await _answer_source(options, await _recorded_run(options), tables, manifest.model)
+    own = agent_of_run(options.agent, manifest)
+    for warning in source_changes(own, manifest):
+        log.warning("agent_changed", detail=warning)
+    answers, _ = await _answer_source(options, await _recorded_run(options), tables, own, manifest.model)
     async with _closed_on_error(answers.providers):
         await asyncio.to_thread(folder.prepare)
         await store.open()
@@ -156,7 +168,7 @@ async def resumed_run(
         }
         manifest = manifest.model_copy(update=resumed)
         await asyncio.to_thread(folder.write_manifest, manifest)
-        return PreparedRun(manifest, answers, earlier)
+        return PreparedRun(manifest, answers, _new_agent(own, manifest), earlier)
 
 
 @asynccontextmanager
@@ -219,7 +231,11 @@ async def _recorded_run(options: RunOptions) -> RecordedRun | None:
 
 
 async def _answer_source(
-    options: RunOptions, recorded: RecordedRun | None, tables: Tables, model: str = ""
+    options: RunOptions,
+    recorded: RecordedRun | None,
+    tables: Tables,
+    own: OwnAgent | None,
+    model: str = "",
 ) -> tuple[trading.AnswerSource, Sequence[Capability]]:
     """Return the source of a run's answers, and the rows of its models.
 
@@ -228,7 +244,8 @@ async def _answer_source(
     if recorded is not None:
         return replayed_run(recorded.manifest, recorded.answers), recorded.manifest.capabilities
     if not options.asks_models:
-        rules = trading.rules(inject=options.inject, seed=options.seed)
+        otherwise = None if own is None else own.offline_rule()
+        rules = trading.rules(inject=options.inject, seed=options.seed, otherwise=otherwise)
         if options.is_remote:
             rules = replace(rules, providers=Providers({}))
         return rules, [tables.capabilities.of(rules.llm, rules.model)]
@@ -272,13 +289,14 @@ def _session_id(
     answers: trading.AnswerSource,
     run_number: int,
     symbols: Sequence[str],
+    own: OwnAgent | None,
 ) -> str:
     """Return the session id. All ids of a run are derived from it."""
     # A recorded run in its own folder keeps the id, and so the digest. In a log with other runs it gets
     # another id, because equal ids would be taken for the same records.
     if recorded is not None:
-        own = recorded.manifest.session_id
-        return own if run_number == 1 else derived_id("session", own, run_number)
+        before = recorded.manifest.session_id
+        return before if run_number == 1 else derived_id("session", before, run_number)
     # A shared ledger identifies calls by their ids, so that the same run on another host needs other ids.
     nonce = () if options.config.ledger.url is None else (random_id(),)
     plan = options.plan_terms()
@@ -292,6 +310,7 @@ def _session_id(
         run_number,
         *symbols,
         *terms,
+        *(() if own is None else own.id_parts),
         *nonce,
     )
 
@@ -302,6 +321,10 @@ def _refuse_other_symbols(recorded: RunManifest, named: Sequence[BarSource]) -> 
     if sorted(asked) != sorted(before):
         allowed = f"bars of {', '.join(before)}, the symbols of the recorded run"
         raise OptionError("--data", f"bars of {', '.join(asked)}", allowed)
+
+
+def _new_agent(own: OwnAgent | None, manifest: RunManifest) -> Agent:
+    return shipped_agent(manifest.data[0].name, plan_on_record(manifest)) if own is None else own.create()
 
 
 SHIPPED = Path(str(files("agentic_trading.desk") / "recordings"))

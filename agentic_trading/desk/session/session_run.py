@@ -12,7 +12,8 @@ from typing import assert_never
 from zoneinfo import ZoneInfo
 
 from agentic_trading.client.call_log import EarlierCalls
-from agentic_trading.client.gateway import Gateway
+from agentic_trading.client.gateway import AskingGateway
+from agentic_trading.desk.agents.agent import Agent
 from agentic_trading.desk.decisions import CountingGateway, DecisionLoggingGateway, SessionCounters
 from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
 from agentic_trading.desk.execution.order import OrderIntent
@@ -20,7 +21,6 @@ from agentic_trading.desk.execution.shortfall import Baselines
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar, TradingYear
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap, Note, UnclosedBar, UnreadColumns
-from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.trading_session import MovableClock, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
@@ -41,8 +41,9 @@ class SessionSetup:
         most_bars: The maximum number of bars of each feed, or None for all.
         answers: The source of answers.
         earlier_calls: The calls of an interrupted run over a bus.
-        data: The name of the data. A sample of many stocks is planned as one portfolio.
-        plan: The terms of that plan.
+        data: The name of the data.
+        agent: The agent, or None for the shipped one of the data.
+        ends_on_error: Whether an error of the agent ends the session.
 
     """
 
@@ -56,7 +57,8 @@ class SessionSetup:
     clock: MovableClock
     earlier_calls: EarlierCalls | None = None
     data: str = ""
-    plan: PlanTerms | None = None
+    agent: Agent | None = None
+    ends_on_error: bool = True
 
 
 QUIET_BARS = 3
@@ -199,7 +201,7 @@ class SessionObserver:
 
     after_slice: Callable[[TimeSlice, Sequence[bytes]], Awaitable[None]]
     before_slice: Callable[[TimeSlice], Awaitable[None]] = _do_nothing
-    wrap: Callable[[Gateway], Gateway] = lambda gateway: gateway
+    wrap: Callable[[AskingGateway], AskingGateway] = lambda gateway: gateway
     on_start: Callable[[TradingSession], None] = lambda _session: None
 
 
@@ -225,7 +227,7 @@ async def play_session(setup: SessionSetup, result: SessionResult, observer: Ses
 
 
 @asynccontextmanager
-async def _gateway_of(setup: SessionSetup) -> AsyncGenerator[Gateway]:
+async def _gateway_of(setup: SessionSetup) -> AsyncGenerator[AskingGateway]:
     """Open the platform of a session, or its client if workers make the calls."""
     config = setup.config.model_copy(update={"fallback": dict(setup.answers.fallback)})
     if config.bus.url is None:
@@ -261,7 +263,7 @@ async def _trade(
     setup: SessionSetup,
     result: SessionResult,
     observer: SessionObserver,
-    client: Gateway,
+    client: AskingGateway,
     venue: trading.PaperVenue,
     exchange: Exchange,
 ) -> None:
@@ -282,7 +284,8 @@ async def _trade(
     session = trading.trading_session(
         venue,
         data=setup.data,
-        plan=setup.plan,
+        agent=setup.agent,
+        ends_on_error=setup.ends_on_error,
         session_id=setup.session_id,
         tenant=setup.config.tenant_ids[0],
         gateway=gateway,

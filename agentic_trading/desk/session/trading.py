@@ -7,9 +7,13 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
-from agentic_trading.client.gateway import Gateway
+from agentic_trading.client.gateway import AskingGateway
 from agentic_trading.clock import Clock, MarketClock, PacedClock, SimClock, SystemClock
-from agentic_trading.desk.analysis.analyst import CmtAnalyst
+from agentic_trading.desk.agents.agent import Agent
+from agentic_trading.desk.agents.analyst import DECISION
+from agentic_trading.desk.agents.desk import DeskSession
+from agentic_trading.desk.agents.questions import AskedModel, Questions
+from agentic_trading.desk.agents.runner import AgentRunner, RunnerSettings
 from agentic_trading.desk.analysis.check import check_cmt_assessment
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.analysis.rules import cmt_assessment_rule
@@ -19,32 +23,26 @@ from agentic_trading.desk.exchanges.paper import PaperExchange
 from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
 from agentic_trading.desk.execution.candidates import fill_strategy_rule
 from agentic_trading.desk.execution.check import check_fill_strategy
-from agentic_trading.desk.execution.order import FillLimits
 from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
-from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.execution.shortfall import Baselines
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.instrument import USDT, Instruments
-from agentic_trading.desk.intents import AnalysisIntents, IntentSettings, SymbolDesk, TradingRules
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.feed import BarFeed, BarGrid
 from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, StdinFeed
 from agentic_trading.desk.market.samples import PANELS, load_sample
-from agentic_trading.desk.market.snapshot import MarketView
-from agentic_trading.desk.planning.agent import PlannerSettings
-from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.planning.rules import strategy_params_rule
 from agentic_trading.desk.planning.schema import STRATEGY_PARAMS, check_strategy_params
-from agentic_trading.desk.portfolio_intents import PortfolioIntents, PortfolioPlanner
-from agentic_trading.desk.session.trading_session import IntentSource, MovableClock, TradingSession
+from agentic_trading.desk.portfolio_intents import IntentSettings
+from agentic_trading.desk.session.agents import shipped_agent
+from agentic_trading.desk.session.trading_session import MovableClock, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
-from agentic_trading.errors import require_extra
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
-from agentic_trading.llm.providers.offline import MODEL, SCRIPTED_MODEL, RecordedAnswers, RulesProvider
+from agentic_trading.llm.providers.offline import MODEL, SCRIPTED_MODEL, RecordedAnswers, Rule, RulesProvider
 from agentic_trading.operate.providers import PATIENCE
 from agentic_trading.platform.config import FallbackConfig, RunMode, provider_and_model
 
@@ -55,7 +53,6 @@ OFFLINE_MODELS = {LLMProvider.RULES.value: MODEL, LLMProvider.SCRIPTED.value: SC
 """The default model of each provider that has no real model."""
 BASE = Timeframe.M5
 GRID = BarGrid(BASE)
-DECISION = Timeframe.H1
 SHIPPED_PAIRS = {"BTCUSDT": ("btcusdt-5m", "ethusdt-5m"), "ETHUSDT": ("ethusdt-5m", "btcusdt-5m")}
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -120,25 +117,23 @@ class AnswerSource:
     fallback: Mapping[EnvelopeWorkflow, FallbackConfig] = field(default_factory=dict)
     patience: Mapping[str, RetryPolicy] = field(default_factory=lambda: PATIENCE)
 
-    def asked_by(self, workflow: EnvelopeWorkflow) -> "AskedModel":
+    def asked_by(self, workflow: EnvelopeWorkflow) -> AskedModel:
         """Return the model for the agent of a workflow."""
         named = self.models.get(workflow)
         llm, model = (self.llm, self.model) if named is None else provider_and_model(named)
         return AskedModel(LLMProvider(llm), model, self.patience.get(llm))
 
 
-@dataclass(frozen=True, slots=True)
-class AskedModel:
-    """The model that an agent asks, and its retry policy. An empty model is the default of the workflow."""
+def rules(
+    *, inject: str, seed: str, recorded: RecordedAnswers | None = None, otherwise: Rule | None = None
+) -> AnswerSource:
+    """Return the built-in rules as the source of answers, and `otherwise` for other schemas.
 
-    llm: LLMProvider
-    model: str
-    patience: RetryPolicy | None
+    Raises:
+        FaultsError: If `inject` is wrong.
 
-
-def rules(*, inject: str, seed: str, recorded: RecordedAnswers | None = None) -> AnswerSource:
-    """Return the built-in rules as the source of answers. Raises `FaultsError` for a wrong `inject`."""
-    provider = with_faults(RulesProvider(RULES), inject, seed)
+    """
+    provider = with_faults(RulesProvider(RULES, otherwise=otherwise), inject, seed)
     return AnswerSource(Providers.every(provider), LLMProvider.RULES, RULES_MODEL, recorded)
 
 
@@ -241,10 +236,11 @@ def trading_session(
     venue: PaperVenue,
     *,
     data: str = "",
-    plan: PlanTerms | None = None,
+    agent: Agent | None = None,
+    ends_on_error: bool = True,
     session_id: str,
     tenant: str,
-    gateway: Gateway,
+    gateway: AskingGateway,
     clock: MovableClock,
     exchange: Exchange,
     answers: AnswerSource,
@@ -252,38 +248,58 @@ def trading_session(
     before_slice: Callable[[TimeSlice], Awaitable[None]],
     after_slice: Callable[[TimeSlice], Awaitable[None]],
 ) -> TradingSession:
-    """Return a session over the symbols of `venue` whose agents use `gateway`.
+    """Return a session over the symbols of `venue` in which `agent` uses `gateway`.
 
-    If `data` is a sample of many stocks, one planner decides for all of them, with the terms of `plan` or the
-    default terms. Otherwise each market has an analyst, and a reference market: the first other market of the
-    session, or the market in `companions`.
+    Args:
+        venue: The venue.
+        data: The name of the first source of bars.
+        agent: The agent. Default: the shipped one for `data`.
+        ends_on_error: Whether an error of a handler ends the session.
+        session_id: The ids of the session are derived from it.
+        tenant: The tenant that pays.
+        gateway: Runs the calls and records the events.
+        clock: The clock, which follows the bars.
+        exchange: The exchange.
+        answers: The models of each workflow.
+        companions: The shipped reference market of each symbol.
+        before_slice: Awaited before each time slice.
+        after_slice: Awaited after each time slice.
+
     """
-    is_portfolio = data in PANELS
-    fill_limits = PORTFOLIO_FILLS if is_portfolio else FillLimits()
-    risk_limits = portfolio_limits(len(venue.instruments)) if is_portfolio else RiskLimits()
+    agent = agent or shipped_agent(data)
+    symbols = tuple(venue.instruments)
+    fill_limits = agent.fill_limits(Timeframe.D1 if data in PANELS else BASE)
+    risk_limits = agent.risk_limits(symbols)
+    journal = TradeJournal(gateway, clock, tenant_id=tenant)
+    router = OrderRouter(exchange, journal, venue.instruments, fill_limits, risk_limits)
+    session = DeskSession(
+        session_id=session_id,
+        tenant=tenant,
+        symbols=symbols,
+        data=data,
+        taker_fee_bps=venue.costs.taker_fee_bps,
+        half_spread_bps=venue.costs.half_spread_bps,
+        limits=risk_limits,
+        companions=companions,
+    )
+    settings = RunnerSettings(
+        intents=IntentSettings(router, exchange, venue.instruments, journal, risk_limits),
+        questions=Questions(gateway, clock, tenant, answers.asked_by, agent.workflows),
+        session=session,
+        ends_on_error=ends_on_error,
+    )
     execution = answers.asked_by(EnvelopeWorkflow.EXECUTION)
-    settings = ExecutionSettings(
+    executor = ExecutionSettings(
         session_id=session_id,
         tenant_id=tenant,
         provider=execution.llm,
         model=execution.model,
         retry_policy=execution.patience,
+        asks=agent.fills == "model",
     )
-    journal = TradeJournal(gateway, clock, tenant_id=tenant)
-    router = OrderRouter(exchange, journal, venue.instruments, fill_limits, risk_limits)
-    shared = IntentSettings(router, exchange, venue.instruments, journal, risk_limits)
-    intents: IntentSource
-    if is_portfolio:
-        planner = _planner(
-            data, plan or PlanTerms(), venue.costs, gateway, clock, session_id, tenant, answers
-        )
-        intents = PortfolioIntents(planner, shared, cost_bps=venue.cost_bps)
-    else:
-        desks = _desks(venue, gateway, clock, session_id, tenant, answers, companions)
-        intents = AnalysisIntents(desks, shared, TradingRules())
     return TradingSession(
-        source=intents,
-        execution=ExecutionAgent(gateway, clock, fill_limits, settings),
+        source=AgentRunner(agent, settings),
+        execution=ExecutionAgent(gateway, clock, fill_limits, executor),
         router=router,
         instruments=venue.instruments,
         spread_bps=venue.spread_bps,
@@ -291,79 +307,3 @@ def trading_session(
         before_slice=before_slice,
         after_slice=after_slice,
     )
-
-
-PORTFOLIO_FILLS = FillLimits(
-    allowed_order_types=("market",),
-    bar_seconds=Timeframe.D1.seconds,
-    max_deadline_s=Timeframe.D1.seconds,
-    max_slices=1,
-)
-"""Orders of a plan are filled at the next open, as in its backtest."""
-
-
-def portfolio_limits(stocks: int) -> RiskLimits:
-    """Return the risk limits of a portfolio's orders. Its stops are checked on each close."""
-    orders = 4 * stocks
-    return RiskLimits(
-        require_stop=False, nets_exits=True, max_orders_per_minute=orders, max_open_orders=orders
-    )
-
-
-def _planner(
-    data: str,
-    plan: PlanTerms,
-    costs: TradingCosts,
-    gateway: Gateway,
-    clock: MovableClock,
-    session_id: str,
-    tenant: str,
-    answers: AnswerSource,
-) -> PortfolioPlanner:
-    """Return the planner of a portfolio. Raises `MissingExtraError` if a package is not installed."""
-    # Checked first, because otherwise a call would be paid for whose code cannot be rendered.
-    require_extra("numpy")
-    from agentic_trading.desk.planning.backtest import TradeCosts  # noqa: PLC0415 - numpy is an extra
-    from agentic_trading.desk.planning.portfolio import RegimePlanner  # noqa: PLC0415 - and so is this
-
-    asked = answers.asked_by(EnvelopeWorkflow.PLANNING)
-    settings = PlannerSettings(
-        session_id=session_id,
-        tenant_id=tenant,
-        provider=asked.llm,
-        model=asked.model,
-        family=plan.family,
-        retry_policy=asked.patience,
-    )
-    fees = TradeCosts(float(costs.taker_fee_bps), float(costs.half_spread_bps))
-    return RegimePlanner(data, gateway, clock, settings, rounds=plan.rounds, costs=fees)
-
-
-def _desks(
-    venue: PaperVenue,
-    gateway: Gateway,
-    clock: MovableClock,
-    session_id: str,
-    tenant: str,
-    answers: AnswerSource,
-    companions: Mapping[str, ReferenceMarketFeed],
-) -> Mapping[str, SymbolDesk]:
-    analysis = answers.asked_by(EnvelopeWorkflow.ANALYSIS)
-    views = {symbol: MarketView(symbol, decision=DECISION) for symbol in venue.instruments}
-    return {
-        symbol: SymbolDesk(
-            view,
-            CmtAnalyst(
-                gateway,
-                clock,
-                session_id=session_id,
-                tenant_id=tenant,
-                provider=analysis.llm,
-                model=analysis.model,
-                retry_policy=analysis.patience,
-            ),
-            reference_view=next((other for name, other in views.items() if name != symbol), None),
-            reference_feed=companions.get(symbol),
-        )
-        for symbol, view in views.items()
-    }

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from agentic_trading.cancellation import end_wait
 from agentic_trading.clock import Clock
-from agentic_trading.desk.exchange import Fill
+from agentic_trading.desk.exchange import ExecutionReport, Fill
 from agentic_trading.desk.execution.agent import TimedFillStrategy
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.order_router import OrderRouter
@@ -50,6 +50,10 @@ class IntentSource(Protocol):
 
     def bars(self, symbol: str) -> Sequence[Bar]:
         """Return the last closed bars of a symbol, oldest first, with at least the last pushed bar."""
+        ...
+
+    def report(self, reports: Sequence[ExecutionReport]) -> None:
+        """Add the fills and cancellations of a bar, in the exchange's order."""
         ...
 
     async def intents(self, time_slice: TimeSlice) -> list[OrderIntent]:
@@ -152,6 +156,7 @@ class TradingSession:
             self._instruments.see(bar.symbol, (bar.open, bar.high, bar.low, bar.close), bar.volume)
             reports = await self._router.on_bar(bar)
             self.fills.extend(report for report in reports if isinstance(report, Fill))
+            self._source.report(reports)
         approved = await self._source.intents(time_slice)
         # Placed one by one in the order of the intents, so that a replay places the same orders.
         for intent, chosen in await self._strategies(approved):

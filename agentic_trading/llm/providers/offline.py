@@ -57,11 +57,19 @@ class RulesProvider:
         rules: The rules, by schema `$id`.
         unnamed: The configuration line that loads an installed rule, by schema `$id`. It is used in an error
             message.
+        otherwise: The rule of all other schemas, or None to refuse them.
 
     """
 
-    def __init__(self, rules: Mapping[str, Rule], unnamed: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        rules: Mapping[str, Rule],
+        unnamed: Mapping[str, str] = MappingProxyType({}),
+        *,
+        otherwise: Rule | None = None,
+    ) -> None:
         self._rules = dict(rules)
+        self._otherwise = otherwise
         self._unnamed = unnamed
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
@@ -96,6 +104,8 @@ class RulesProvider:
         try:
             return self._rules[name]
         except KeyError:
+            if self._otherwise is not None:
+                return self._otherwise
             known = ", ".join(sorted(self._rules)) or "none"
             line = self._unnamed.get(name)
             add = f"; to load the installed rule, add {line} of the configuration" if line else ""

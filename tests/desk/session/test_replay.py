@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.desk.session.replay import (
@@ -19,13 +20,14 @@ from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event
 from agentic_trading.operate.session_folder import SessionFolder
 from tests.build import envelope, event, interaction
+from tests.gateway import AskedEitherWay
 from tests.operate.test_session_folder import manifest
 
 MISS = FailureReason(category=FailureKind.REPLAY_MISS, description="not on record")
 REFUSED = FailureReason(category=FailureKind.REFUSAL, description="no")
 
 
-class Answering:
+class Answering(AskedEitherWay):
     """A gateway that gives the same answer to everybody."""
 
     def __init__(self, answer: GatewayReply) -> None:
@@ -33,6 +35,7 @@ class Answering:
         self.asked: list[LLMEnvelope] = []
         self.recorded: list[Event] = []
 
+    @override
     async def ask(self, asked: LLMEnvelope) -> GatewayReply:
         self.asked.append(asked)
         return self._answer
@@ -97,9 +100,9 @@ def test_first_missed_is_order_independent() -> None:
     one, other = seen_of(), seen_of()
 
     for asked in (first, second):
-        one.note(asked, NoDecision(reason=MISS))
+        one.note(asked, MISS)
     for asked in (second, first):
-        other.note(asked, NoDecision(reason=MISS))
+        other.note(asked, MISS)
 
     assert one.first_missed == other.first_missed == first
     assert seen_of().first_missed is None

@@ -13,19 +13,19 @@ from typing_extensions import override
 
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SimClock
+from agentic_trading.desk.agents.agent import Agent
+from agentic_trading.desk.agents.analyst import Analyst, CmtAgent
+from agentic_trading.desk.agents.desk import Desk
+from agentic_trading.desk.agents.errors import AgentFailedError
 from agentic_trading.desk.analysis.context import evidence_by_layer
 from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.exchange import Exchange, Order, OrderRefusedError
 from agentic_trading.desk.exchanges.paper import PaperExchange
-from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
-from agentic_trading.desk.execution.order import FillLimits
-from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
-from agentic_trading.desk.execution.risk import RiskLimits
-from agentic_trading.desk.intents import BARS_SHOWN, AnalysisIntents, IntentSettings, SymbolDesk, TradingRules
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import FeedItem
-from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
+from agentic_trading.desk.market.snapshot import MarketSnapshot
+from agentic_trading.desk.portfolio_intents import BARS_SHOWN
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.trading_session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
@@ -45,7 +45,9 @@ NewExchange = Callable[[trading.PaperVenue], Exchange]
 class Stage:
     """A session on rules in memory, and what it has lived through."""
 
-    def __init__(self, new_exchange: NewExchange, **venue: Any) -> None:
+    def __init__(
+        self, new_exchange: NewExchange, agent: Agent | None, *, ends_on_error: bool, **venue: Any
+    ) -> None:
         self.clock = SimClock(trading.LONG_AGO)
         self.desk: MemoryGateway = gateway(rules(), clock=self.clock, checks=trading.CHECKS)
         self.client = GatewayClient(self.desk.broker)
@@ -55,6 +57,8 @@ class Stage:
         where = replace(trading.venue(["BTCUSDT"]), **venue)
         self.session: TradingSession = trading.trading_session(
             where,
+            agent=agent,
+            ends_on_error=ends_on_error,
             session_id="s",
             tenant="default",
             gateway=self.client,
@@ -85,9 +89,13 @@ class Stage:
 
 @asynccontextmanager
 async def on_stage(
-    *, new_exchange: NewExchange = trading.paper_exchange, **venue: Any
+    *,
+    new_exchange: NewExchange = trading.paper_exchange,
+    agent: Agent | None = None,
+    ends_on_error: bool = True,
+    **venue: Any,
 ) -> AsyncGenerator[Stage]:
-    stage = Stage(new_exchange, **venue)
+    stage = Stage(new_exchange, agent, ends_on_error=ends_on_error, **venue)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(stage.desk.pool.run())
         try:
@@ -176,35 +184,24 @@ class Stranger:
         return {"verdict": "long"}
 
 
-async def test_unknown_analyst_result_is_error() -> None:
-    async with on_stage() as stage:
-        venue, limits = trading.venue(["BTCUSDT"]), RiskLimits()
-        exchange, journal = (
-            trading.paper_exchange(venue),
-            TradeJournal(stage.client, stage.clock, tenant_id="default"),
-        )
-        router = OrderRouter(exchange, journal, venue.instruments, FillLimits(), limits)
-        settings = IntentSettings(router, exchange, venue.instruments, journal, limits)
-        desk = SymbolDesk(MarketView("BTCUSDT", decision=trading.DECISION), Stranger())
-        source = AnalysisIntents({"BTCUSDT": desk}, settings, TradingRules())
-        session = TradingSession(
-            source=source,
-            execution=ExecutionAgent(
-                stage.client,
-                stage.clock,
-                FillLimits(),
-                ExecutionSettings(session_id="s", provider=LLMProvider.RULES),
-            ),
-            router=router,
-            instruments=venue.instruments,
-            spread_bps=venue.spread_bps,
-            clock=stage.clock,
-            before_slice=stage.before_slice,
-            after_slice=stage.after_slice,
-        )
+class Confused(CmtAgent):
+    """The analyst's agent with a stranger in its place."""
 
-        with pytest.raises(TypeError, match=r"the analyst of BTCUSDT returned dict\. Allowed: an Assessment"):
-            await session.run([Feed(BTC[:20])])
+    @override
+    def analyst(self, desk: Desk) -> Analyst:
+        return Stranger()
+
+
+async def test_unknown_analyst_result_is_error() -> None:
+    async with on_stage(agent=Confused()) as stage:
+        with pytest.raises(
+            AgentFailedError, match=r"the analyst of BTCUSDT returned dict\. Allowed: an Asse"
+        ):
+            await stage.session.run([Feed(BTC[:20])])
+
+    (failed,) = [event for event in await stage.events() if event.kind == "agent.failed"]
+    assert (failed.body["agent"], failed.body["handler"]) == ("cmt", "on_close")
+    assert failed.body["error"] == "TypeError"
 
 
 async def test_analyst_considers_closed_decision_bars_only() -> None:
@@ -250,7 +247,7 @@ async def test_execution_gets_last_bars_only() -> None:
     async with on_stage() as stage:
         await stage.session.run([Feed(BTC[: BARS_SHOWN + 9])])
 
-    assert stage.session._source.bars("BTCUSDT") == list(BTC[9 : BARS_SHOWN + 9])
+    assert stage.session._source.bars("BTCUSDT") == tuple(BTC[9 : BARS_SHOWN + 9])
 
 
 async def test_position_kept_or_closed_by_side() -> None:
