@@ -13,7 +13,7 @@ HandlerName = Literal["on_start", "on_fill", "on_timer", "on_bar", "on_close"]
 class AgentWoken(EventBody, frozen=True):
     """A handler of an agent asked, requested an order or made a note. The explanation of an order ends here.
 
-    A handler that does none of these leaves no event.
+    Other calls of handlers leave no event.
 
     Attributes:
         symbol: The symbol of the bar or the fill. Empty for a handler of all symbols.

@@ -191,7 +191,7 @@ class CmtAgent(Agent):
         )
 
     async def _trade(self, desk: Desk, assessment: Assessment, plan: TradePlan) -> None:
-        """Request the entry or the exit of an assessment, or record why there is none."""
+        """Request the entry or the exit of an assessment, or record the open position."""
         symbol, trace_id, cause = assessment.symbol, assessment.trace_id, assessment.assessment_id
         position = desk.position(symbol)
         held = position * plan.side.sign
@@ -227,7 +227,7 @@ class CmtAgent(Agent):
 
 
 def _assessment(symbol: str, decided: Assessment | NoDecision | Skip) -> Assessment | None:
-    """Return an analyst's assessment, or None if there is none."""
+    """Return an analyst's assessment, or None without one."""
     match decided:
         case Assessment():
             return decided

@@ -61,7 +61,7 @@ class OrderRequests:
     Attributes:
         account: The account after the fills of this close.
         orders: The open orders.
-        weights: The weights to hold, or None if the agent requested none.
+        weights: The weights to hold, or None without such a request.
         entries_halted: Whether entries are denied, after errors of the agent.
 
     """
