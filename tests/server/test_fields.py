@@ -53,7 +53,8 @@ def test_every_field_of_the_sdk_has_one_place(api: str) -> None:
 def test_refused_field_is_named_with_its_reason(table: FieldTable) -> None:
     for name, why in table.refused.items():
         # An empty object counts: for `web_search_options` it switches the search on.
-        for value in ("x", {}):
+        values: tuple[Any, ...] = ("x", {})
+        for value in values:
             error = refused(table, json.dumps({"model": "m", name: value}))
             assert (error.param, str(error)) == (name, f"{name} is refused: {why}")
         assert name not in read(table, **{name: None}).fields
