@@ -156,7 +156,7 @@ class Questions:
 
 
 def _cause(envelope: LLMEnvelope, outcome: StructuredOutcome) -> str:
-    """Return the last attempt, or the envelope if there is none."""
+    """Return the last attempt, or the envelope without one."""
     return outcome.attempts[-1].interaction_id if outcome.attempts else envelope.envelope_id
 
 

@@ -242,8 +242,7 @@ def run_command(
     A model is asked only after you confirm the estimated cost. Ctrl-C stops the run after calls in flight.
     """
     from agentic_trading.desk.cli.run_output import run_and_print
-    from agentic_trading.desk.session.agents import named_agent
-    from agentic_trading.desk.session.options import RunOptions, warm_up_bars
+    from agentic_trading.desk.session.options import RunOptions
     from agentic_trading.operate.choices import CONFIGURED, own_model_row
 
     own: dict[str, Any] = {"provider": provider, "base_url": base_url, "ledger_url": ledger, "bus_url": bus}
@@ -251,24 +250,27 @@ def run_command(
     session: dict[str, Any] = {"inject": inject, "seed": seed, "family": family, "rounds": rounds}
     session |= {"bars": bars, "budget_usd": budget_usd, "max_calls": max_calls, "estimate": estimate}
     runs, loaded = _started(config, own_model=own_model_row(model, price, context), **own)
-    own_agent = named_agent(agent, agent_config, names := names_in(data))
-    warm_up = warm_up_bars(names, own_agent) if bars else 0  # so that the first of --bars can be decided on
+    session |= {"resume": resume, "model": model, "timeframe": timeframe, "recorded_from": recorded_from}
+    session |= _traded(names := names_in(data), agent, agent_config, bars)
     options = RunOptions(
-        data=names,
         out=out or runs / folder_for(names),
         config=loaded,
         provider=provider or (CONFIGURED if loaded.models else "rules"),
-        recorded_from=recorded_from,
-        warm_up=warm_up,
-        resume=resume,
         answers_from=tuple(answers_from or ()),
-        model=model,
-        timeframe=timeframe,
-        agent=own_agent,
         record=record or base_url is not None,
         **session,
     )
     run_and_print(options, yes=yes, as_json=as_json, page=report)
+
+
+def _traded(names: tuple[str, ...], agent: str, config: Path | None, bars: int | None) -> dict[str, Any]:
+    """Return the options of the data and of the agent that trades it."""
+    from agentic_trading.desk.session.agents import named_agent
+    from agentic_trading.desk.session.options import warm_up_bars
+
+    own = named_agent(agent, config, names)
+    # Warm-up bars come first, so that the first of --bars can be decided on.
+    return {"data": names, "agent": own, "warm_up": warm_up_bars(names, own) if bars else 0}
 
 
 def _started(path: Path | None, **given: Any) -> tuple[Path, Any]:
