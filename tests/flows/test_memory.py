@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
+from agentic_trading.desk.agents import history
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.session.options import RunOptions
@@ -55,7 +56,11 @@ def options(sample: Sequence[Bar], tmp_path: Path) -> RunOptions:
     return RunOptions(data=(f"XRPUSDT={path}",), out=tmp_path / "session")
 
 
-async def test_session_and_replay_keep_bounded_objects(options: RunOptions) -> None:
+async def test_session_and_replay_keep_bounded_objects(
+    options: RunOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The history of an agent has a limit of its own, which this session would not reach.
+    monkeypatch.setattr(history, "BARS_KEPT", EARLY // 2)
     before, attempts_before = alive(Bar, LLMInteraction)
     numbers = count()
     played: dict[int, int] = {}
