@@ -102,7 +102,8 @@ class ModelRequest:
     @property
     def max_choice_tokens(self) -> int:
         """The cap of one answer. A request that is passed on may ask for several, within `max_tokens`."""
-        return self.max_tokens if self.verbatim is None else self.max_tokens // self.verbatim.choices
+        asked = self.verbatim
+        return self.max_tokens if asked is None else self.max_tokens // asked.choices
 
     @property
     def has_answer_tool(self) -> bool:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, Literal, Self, get_args
 
 from orjson import Fragment, dumps
@@ -78,7 +79,7 @@ class VerbatimRequest:
     @property
     def choices(self) -> int:
         """The number of answers that the body asks for (`n`)."""
-        return self.fields.get("n") or 1
+        return _choices_in(self.body)
 
     def only(self, names: frozenset[str]) -> Self:
         """Return the request with these fields of its body only."""
@@ -89,6 +90,12 @@ class VerbatimRequest:
         ours = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         own = self.body.strip()[1:].lstrip()
         return f"{ours[:-1]}{'' if own.startswith('}') else ','}{own}".encode()
+
+
+@lru_cache(maxsize=16)
+def _choices_in(body: str) -> int:
+    # Cached, because the rules, the price and the adapter of one call each need it, and parsing takes long.
+    return json.loads(body).get("n") or 1
 
 
 def members_text(text: str, names: Collection[str]) -> str:
