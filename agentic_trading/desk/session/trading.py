@@ -288,15 +288,7 @@ def trading_session(
         session=session,
         ends_on_error=ends_on_error,
     )
-    execution = answers.asked_by(EnvelopeWorkflow.EXECUTION)
-    executor = ExecutionSettings(
-        session_id=session_id,
-        tenant_id=tenant,
-        provider=execution.llm,
-        model=execution.model,
-        retry_policy=execution.patience,
-        asks=agent.fills == "model",
-    )
+    executor = _execution_settings(agent, answers, session_id, tenant)
     return TradingSession(
         source=AgentRunner(agent, settings),
         execution=ExecutionAgent(gateway, clock, fill_limits, executor),
@@ -306,4 +298,18 @@ def trading_session(
         clock=clock,
         before_slice=before_slice,
         after_slice=after_slice,
+    )
+
+
+def _execution_settings(
+    agent: Agent, answers: AnswerSource, session_id: str, tenant: str
+) -> ExecutionSettings:
+    execution = answers.asked_by(EnvelopeWorkflow.EXECUTION)
+    return ExecutionSettings(
+        session_id=session_id,
+        tenant_id=tenant,
+        provider=execution.llm,
+        model=execution.model,
+        retry_policy=execution.patience,
+        asks=agent.fills == "model",
     )
