@@ -164,17 +164,10 @@ def _encode(value: Any) -> tuple[bytes, Any]:
     """
     try:
         spelled = orjson.dumps(value, default=_plain_scalar, option=_OPTIONS)
-        folded = spelled.translate(_FOLDED)
         if spelled[-1:].isdigit():  # a lone number has no bracket or comma around it
             return orjson.dumps(_walk(value, "$", 0), option=_OPTIONS), _UNUSUAL
-        find = folded.find  # because `in` converts to int first and is 5x slower here
-        if find(b"e-") >= 0 and _has_exponent(spelled, folded):
-            ways: Sequence[Callable[[bytes], bytes]] = (_respell_numbers,)
-        elif find(b".0,") >= 0:
-            ways = _shorten_all, _shorten_numbers
-        elif find(b"null") >= 0:
-            ways = (bytes,)
-        else:
+        ways = _respellings(value, spelled)
+        if not ways:
             return spelled, None
         for respell in ways:
             respelled = respell(spelled)
@@ -183,6 +176,19 @@ def _encode(value: Any) -> tuple[bytes, Any]:
     except (TypeError, RecursionError):
         pass
     return orjson.dumps(_walk(value, "$", 0), option=_OPTIONS), _UNUSUAL
+
+
+def _respellings(value: Any, spelled: bytes) -> Sequence[Callable[[bytes], bytes]]:
+    """Return the functions that may make the JSON of `value` canonical, the fastest first. Empty if it is."""
+    if type(value) is dict and all(type(item) is str for item in value.values()):
+        return ()  # it has no numbers, and searching long texts for them takes long
+    folded = spelled.translate(_FOLDED)
+    find = folded.find  # because `in` converts to int first and is 5x slower here
+    if find(b"e-") >= 0 and _has_exponent(spelled, folded):
+        return (_respell_numbers,)
+    if find(b".0,") >= 0:
+        return _shorten_all, _shorten_numbers
+    return (bytes,) if find(b"null") >= 0 else ()
 
 
 def _has_exponent(spelled: bytes, folded: bytes) -> bool:

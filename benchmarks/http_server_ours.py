@@ -30,7 +30,6 @@ SETTLES_S: Final = 0.5
 CONFIG: Final = """
 durability = "{durability}"
 concurrency = 16
-secrets_folder = "secrets"
 
 [tenants.default]
 budget_usd = "1000000"
@@ -50,13 +49,15 @@ price = {{ input = 250, output = 2000, service_tier = {{ default = [1, 1] }} }}
 
 
 def configured(folder: Path, durability: str, stream: str = "whole") -> tuple[Path, ApiKey, str]:
-    """Write a configuration; return its file, an API key and the secret of the key."""
+    """Write a configuration; return its file, an API key and the secret of the key.
+
+    The provider's key is a variable of the environment. One of a folder is read in a thread for each call.
+    """
     file = folder / "agentic-trading.toml"
     file.write_text(
         CONFIG.format(durability=durability, url=os.environ["HTTP_STUB"], model=MODEL), encoding="utf-8"
     )
-    (folder / "secrets").mkdir()
-    (folder / "secrets" / "openai_api_key").write_text("sk-bench-0123456789", encoding="utf-8")
+    os.environ["OPENAI_API_KEY"] = "sk-bench-0123456789"
     rights = {
         "tenant": "default",
         "agent": "analyst-1",

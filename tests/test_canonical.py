@@ -110,6 +110,14 @@ def test_number_like_text_is_unchanged(values: list[Any], texts: list[str]) -> N
     assert to_json_value(value) == value
 
 
+@given(st.dictionaries(text, looks_alike | text, max_size=4))
+def test_object_of_texts_is_serialized_like_any_other(value: dict[str, str]) -> None:
+    spelled, read = canonical_bytes_and_value(value)
+
+    assert spelled == one_by_one(value).encode()
+    assert list(read.items()) == sorted(value.items())
+
+
 @given(values_with_look_alikes)
 def test_number_like_text_does_not_change_serialization(
     value: Any,

@@ -1,5 +1,6 @@
 """The entry point of `agentic-trading`. It imports little, so that a signal ends it from the start."""
 
+import gc
 import os
 import signal
 import sys
@@ -12,6 +13,9 @@ from typing import Final
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _INTERRUPTED: Final = 130  # a copy, because `ExitCode` is not imported yet when the handler needs it
 
+_COLLECTED_AFTER: Final = (20_000, 20, 50)
+"""The thresholds of the garbage collector. With Python's own, it takes 15 % of the CPU time of `serve`."""
+
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run a command and exit with an `ExitCode`. An error is printed as one message.
@@ -19,6 +23,8 @@ def main(args: Sequence[str] | None = None) -> None:
     Without `args`, this is the whole process, which then ends even if a thread waits for a dead disk.
     """
     words = sys.argv[1:] if args is None else args
+    if args is None:
+        gc.set_threshold(*_COLLECTED_AFTER)
     with _ended_at_once():
         from agentic_trading.cli.commands import command_tree
         from agentic_trading.cli.exits import ended_as_by_ctrl_c, run_to_exit

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Protocol, Self, assert_never, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Protocol, Self, assert_never
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, Field
@@ -97,7 +97,7 @@ class ModelRequest:
         """The client's own request, if it is passed on. `user` is its body, which a re-ask has made longer."""
         if self.transport != "verbatim":
             return None
-        return replace(VerbatimRequest.of(self.envelope.context), body=self.user)
+        return VerbatimRequest.of({**self.envelope.context, "body": self.user})
 
     @property
     def max_choice_tokens(self) -> int:
@@ -201,16 +201,6 @@ class Provider(Protocol):
         ...
 
 
-@runtime_checkable
-class PassesRequestsOn(Protocol):
-    """A provider that also passes on requests of format `verbatim`."""
-
-    @property
-    def speaks(self) -> frozenset[Api]:
-        """The APIs whose requests it sends."""
-        ...
-
-
 class Providers:
     """The providers of a worker, by name."""
 
@@ -250,7 +240,7 @@ class Providers:
         provider = self._every or self._by_name.get(str(envelope.provider))
         if envelope.response_format is not ResponseFormat.VERBATIM or provider is None:
             return ""
-        speaks = provider.speaks if isinstance(provider, PassesRequestsOn) else frozenset[Api]()
+        speaks: frozenset[Api] = getattr(provider, "speaks", frozenset())
         api = envelope.context.get("api")
         if api in speaks:
             return ""

@@ -79,7 +79,8 @@ class VerbatimRequest:
     @property
     def choices(self) -> int:
         """The number of answers that the body asks for (`n`)."""
-        return _choices_in(self.body)
+        top = _top_level(self.body)
+        return (top and top.choices) or 1
 
     def only(self, names: frozenset[str]) -> Self:
         """Return the request with these fields of its body only."""
@@ -92,10 +93,27 @@ class VerbatimRequest:
         return f"{ours[:-1]}{'' if own.startswith('}') else ','}{own}".encode()
 
 
+class _Members(list[tuple[str, Any]]):
+    """The members of a JSON object in order, also those of equal names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _TopLevel:
+    """The names of a body's members, and its `n`."""
+
+    names: tuple[str, ...]
+    choices: Any
+
+
+# Cached, because the rules of the client and of the worker, the price and the adapter of one call each need it, and
+# parsing takes long.
 @lru_cache(maxsize=16)
-def _choices_in(body: str) -> int:
-    # Cached, because the rules, the price and the adapter of one call each need it, and parsing takes long.
-    return json.loads(body).get("n") or 1
+def _top_level(body: str) -> _TopLevel | None:
+    """Return the top level of a body, or None if it is not an object. Raises the errors of `json.loads`."""
+    members = json.loads(body, object_pairs_hook=_Members, parse_constant=_no_constant)
+    if not isinstance(members, _Members):
+        return None
+    return _TopLevel(tuple(name for name, _ in members), dict(members).get("n"))
 
 
 def members_text(text: str, names: Collection[str]) -> str:
@@ -134,19 +152,18 @@ def verbatim_problems(context: Mapping[str, Any]) -> Iterator[str]:
 
 def _body_problems(asked: frozenset[str], body: str) -> Iterator[str]:
     try:
-        members = json.loads(body, object_pairs_hook=_Members, parse_constant=_no_constant)
+        top = _top_level(body)
     except (ValueError, RecursionError) as e:
         yield f"context.body is not JSON: {e}"
         return
-    if not isinstance(members, _Members):
+    if top is None:
         yield "context.body is not a JSON object"
         return
-    names = [name for name, _ in members]
+    names, choices = top.names, top.choices
     if unknown := sorted({name for name in names if name not in asked}):
         yield f"context.body has {', '.join(map(quoted, unknown))}. Allowed: {', '.join(sorted(asked))}"
     if len(names) > len(set(names)):
         yield f"context.body has {', '.join(sorted({n for n in names if names.count(n) > 1}))} twice"
-    choices = dict(members).get("n")
     if choices is not None and not (type(choices) is int and 1 <= choices <= MOST_CHOICES):
         yield f"context.body has n = {quoted(choices)}. Allowed: 1 to {MOST_CHOICES}"
 
@@ -200,7 +217,3 @@ def _escaped(value: Any) -> str:
 
 def _no_constant(word: str) -> None:
     raise ValueError(f"{word} is no JSON")
-
-
-class _Members(list[tuple[str, Any]]):
-    """The members of a JSON object in order, also those of equal names."""

@@ -125,7 +125,14 @@ class Causes:
         newest_by_id = {name: one.number for one in answers for name in one.ids}
         named = {newest_by_id[name] for name in ids & newest_by_id.keys()}
         said = "\0".join((*texts, *_unescaped(texts)))
-        found = [one for one in answers if one.number in named or any(text in said for text in one.texts)]
+        # Each text once, because agents often get equal answers. Its beginning first, because a long text that
+        # is absent takes longer to search.
+        quoted = {
+            text
+            for text in {text for one in answers for text in one.texts}
+            if text[:SHORTEST_QUOTE] in said and text in said
+        }
+        found = [one for one in answers if one.number in named or not quoted.isdisjoint(one.texts)]
         if not found:
             return NO_CAUSE
         newest = found[-1]
@@ -189,10 +196,13 @@ class Causes:
             ids, texts = answer_parts(told.text)
         else:
             ids, texts = await asyncio.to_thread(answer_parts, told.text)
+        answers = self._groups.setdefault(group, [])
+        # Equal texts are one object, because a set of them then compares no characters.
+        known = {text: text for one in answers[-1:] for text in one.texts}
+        texts = tuple(known.get(text, text) for text in texts)
         answer = _Answer(
             next(self._numbers), told.interaction_id, envelope.trace_id, envelope.causation_id, ids, texts
         )
-        answers = self._groups.setdefault(group, [])
         self._groups.move_to_end(group)
         answers.append(answer)
         self._size += answer.size

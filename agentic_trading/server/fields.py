@@ -67,6 +67,7 @@ class ClientRequest:
         stream: Whether the client wants the answer as events.
         include_usage: Whether a stream of chat completions ends with the usage.
         metadata: The metadata of the client. They are not passed on.
+        fields: The fields that are passed on, parsed.
 
     """
 
@@ -78,12 +79,7 @@ class ClientRequest:
     stream: bool
     include_usage: bool
     metadata: Mapping[str, Any]
-
-    @property
-    def fields(self) -> Mapping[str, Any]:
-        """The fields that are passed on, parsed."""
-        fields: dict[str, Any] = json.loads(self.body)
-        return fields
+    fields: Mapping[str, Any]
 
 
 def read_request(table: FieldTable, raw: bytes) -> ClientRequest:
@@ -110,6 +106,7 @@ def read_request(table: FieldTable, raw: bytes) -> ClientRequest:
         stream=fields.get("stream") is True,
         include_usage=_object(fields, "stream_options").get("include_usage") is True,
         metadata=_object(fields, "metadata"),
+        fields={name: value for name, value in fields.items() if name in ASKED[table.api]},
     )
 
 

@@ -264,6 +264,14 @@ def test_escaped_body_is_bounded_like_the_unescaped_one(fields: dict[str, Any]) 
     assert passed_on(fields) >= passed_on(json.loads(json.dumps(fields)), ensure_ascii=False)
 
 
+def test_name_with_an_escape_counts_twice_like_the_plain_one() -> None:
+    model = of("claude-haiku-5-5")
+    plain, escaped = '{"tools":["a tool"]}', '{"t\\u006fols":["a tool"]}'
+    bounds = [input_bound(request("", body, transport="verbatim"), model) for body in (plain, escaped)]
+
+    assert bounds[1] - bounds[0] == len(escaped) - len(plain)
+
+
 def test_tools_of_a_client_count_twice_with_their_frames() -> None:
     tools = [{"name": f"t{number}", "description": "d" * 20, "input_schema": {}} for number in range(100)]
     fields: dict[str, Any] = {"messages": []}

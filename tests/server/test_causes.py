@@ -188,6 +188,21 @@ async def test_answers_of_another_key_or_trace_are_no_cause() -> None:
     assert causes.named("two", "chatcmpl-i1") is None
 
 
+async def test_text_with_the_beginning_of_an_answer_is_no_quotation() -> None:
+    causes = Causes()
+    await with_answer(causes, "one", "i1", LONG + " Sell.")
+
+    assert causes.find("one", "t", request(LONG + " Buy.")) == NO_CAUSE
+
+
+async def test_equal_answers_are_all_quoted() -> None:
+    causes = Causes()
+    for number in range(3):
+        await with_answer(causes, "one", f"i{number}", LONG)
+
+    assert causes.find("one", "t", request(LONG)).quoted == ("i0", "i1", "i2")
+
+
 async def test_answer_can_be_named_in_the_metadata() -> None:
     causes = Causes()
     await with_answer(causes, "one", "i1", "short")

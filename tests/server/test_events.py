@@ -253,7 +253,7 @@ NUMBERS = st.one_of(
 
 def streamed(api: Api, body: str) -> bytes:
     """Return an answer as the events of its API."""
-    request = ClientRequest(api, "m", "{}", None, 1, stream=True, include_usage=True, metadata={})
+    request = ClientRequest(api, "m", "{}", None, 1, stream=True, include_usage=True, metadata={}, fields={})
     raw = answer_events(request, body.encode())
     assert raw == answer_events(request, body.encode())
     return raw
@@ -322,7 +322,7 @@ def test_answer_that_ends_in_half_a_surrogate_is_streamed(api: Api) -> None:
 )
 def test_answer_of_another_form_cannot_be_streamed(body: bytes) -> None:
     request = ClientRequest(
-        "chat_completions", "m", "{}", None, 1, stream=True, include_usage=False, metadata={}
+        "chat_completions", "m", "{}", None, 1, stream=True, include_usage=False, metadata={}, fields={}
     )
 
     with pytest.raises((ValueError, KeyError, TypeError, RecursionError)):
@@ -331,9 +331,11 @@ def test_answer_of_another_form_cannot_be_streamed(body: bytes) -> None:
 
 def test_error_is_an_event_of_its_api() -> None:
     chat = ClientRequest(
-        "chat_completions", "m", "{}", None, 1, stream=True, include_usage=False, metadata={}
+        "chat_completions", "m", "{}", None, 1, stream=True, include_usage=False, metadata={}, fields={}
     )
-    claude = ClientRequest("messages", "m", "{}", None, 1, stream=True, include_usage=False, metadata={})
+    claude = ClientRequest(
+        "messages", "m", "{}", None, 1, stream=True, include_usage=False, metadata={}, fields={}
+    )
 
     assert error_event(chat, b"{}") == b"data: {}\n\n"
     assert error_event(claude, b"{}") == b"event: error\ndata: {}\n\n"
