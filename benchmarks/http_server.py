@@ -6,13 +6,14 @@ compares the best of several interleaved rounds. The first run installs the prox
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Final
@@ -42,6 +43,7 @@ class Asked:
     """A server of chat completions in a process of its own. A round's CPU is that of its process, without its caller's."""
 
     server: Proxy
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def round(self, way: str, count: int) -> Round:
         """Ask `count` times. `way` is `whole` or `events`, and how many at once. Events have the time to the first one."""
@@ -53,8 +55,7 @@ class Asked:
 
     async def _round(self, is_streamed: bool, callers: int, count: int) -> Round:  # noqa: FBT001 - private
         bodies = (
-            json.dumps(body_of(number) | ({"stream": True} if is_streamed else {}))
-            for number in range(count + callers)
+            json.dumps(body_of(number) | ({"stream": True} if is_streamed else {})) for number in self.numbers
         )
         headers = {"content-type": "application/json", **self.server.headers}
         url = f"http://{HOST}:{self.server.port}/v1/chat/completions"
