@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.envelope import LLMProvider
@@ -148,8 +149,15 @@ def outcome_of(attempts: Sequence[LLMInteraction]) -> StructuredOutcome:
             return without
         called, text = last.parsed_output, _accepted_text(last)
         return replace(without, json=called, json_text=text, tool_called=last.tool_called)
-    made = _without_object(ordered, None, None)
-    return replace(made, ok=True, json=last.parsed_output, json_text=_accepted_text(last))
+    return StructuredOutcome(
+        ok=True,
+        json=last.parsed_output,
+        json_text=_accepted_text(last),
+        usage=_total(ordered),
+        attempts=tuple(map(_attempt, ordered)),
+        error=None,
+        stage=None,
+    )
 
 
 def outcome_without_answer(decision: NoDecision, received: Sequence[LLMInteraction]) -> StructuredOutcome:
@@ -198,10 +206,11 @@ def _without_object(
     )
 
 
+_totals_of: Final = attrgetter(*(part.name for part in fields(TotalUsage)))
+
+
 def _total(ordered: Sequence[LLMInteraction]) -> TotalUsage:
-    return TotalUsage(**{
-        part.name: sum(getattr(one.result, part.name) for one in ordered) for part in fields(TotalUsage)
-    })
+    return TotalUsage(*map(sum, zip(*(_totals_of(one.result) for one in ordered), strict=True)))
 
 
 def _attempt(interaction: LLMInteraction) -> Attempt:
