@@ -176,6 +176,7 @@ DOORS = {
     ],
     "agentic_trading.desk": [
         "Agent",
+        "AgentCheck",
         "AgentFailedError",
         "Approved",
         "Bar",
@@ -187,6 +188,7 @@ DOORS = {
         "Question",
         "Rejection",
         "RiskLimits",
+        "check_agent",
         "known",
     ],
     "agentic_trading.desk.planning": [

@@ -7,6 +7,7 @@ from agentic_trading.lazy import lazy_names
 
 __all__ = [
     "Agent",
+    "AgentCheck",
     "AgentFailedError",
     "Approved",
     "Bar",
@@ -18,6 +19,7 @@ __all__ = [
     "Question",
     "Rejection",
     "RiskLimits",
+    "check_agent",
     "known",
 ]
 
@@ -30,6 +32,7 @@ NAMES_OF = {
     "desk.execution.order": ("FillLimits",),
     "desk.execution.risk": ("Approved", "Rejection", "RiskLimits"),
     "desk.market.bar": ("Bar",),
+    "desk.session.agent_check": ("AgentCheck", "check_agent"),
 }
 """The public names by module."""
 

@@ -11,9 +11,12 @@ from agentic_trading.desk.execution.risk import Approved as Approved
 from agentic_trading.desk.execution.risk import Rejection as Rejection
 from agentic_trading.desk.execution.risk import RiskLimits as RiskLimits
 from agentic_trading.desk.market.bar import Bar as Bar
+from agentic_trading.desk.session.agent_check import AgentCheck as AgentCheck
+from agentic_trading.desk.session.agent_check import check_agent as check_agent
 
 __all__ = [
     "Agent",
+    "AgentCheck",
     "AgentFailedError",
     "Approved",
     "Bar",
@@ -25,5 +28,6 @@ __all__ = [
     "Question",
     "Rejection",
     "RiskLimits",
+    "check_agent",
     "known",
 ]

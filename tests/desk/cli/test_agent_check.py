@@ -1,0 +1,330 @@
+"""`agent check`: a sound agent passes, and each source of chance is found with its place."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_trading.cli.exits import ExitCode
+from tests.cli.conftest import Command
+
+ROOT = Path(__file__).parents[3]
+SHORT = ("--bars", 150)
+
+FAULTY = '''
+import asyncio
+import gc
+import logging
+import os
+import random
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import BaseModel
+
+import faulty_rules
+from agentic_trading.clock import SystemClock
+from agentic_trading.desk import Agent
+from agentic_trading.desk.session.session_run import SessionSetup
+
+COUNT = 0
+
+
+class View(BaseModel):
+    up: bool
+
+
+class Sound(Agent):
+    """Uses loggers, generators with a seed, and its own attributes."""
+
+    timeframe = "1h"
+
+    def __init__(self, **config):
+        super().__init__(**config)
+        self.chances = random.Random(7)
+        self.closes = []
+
+    async def on_bar(self, desk, bar):
+        logging.getLogger(__name__).warning("bar")
+        self.closes.append(bar.close)
+        answer = await desk.decide("Up?", output=View, evidence={"close": bar.close})
+        if answer and self.chances.random() < desk.chance() + 0.5:
+            desk.buy(notional=100 * len(self.closes))
+
+
+class Acting(Agent):
+    timeframe = "1h"
+
+    async def on_bar(self, desk, bar):
+        desk.buy(notional=1000 + int(1000 * self.number(desk)))
+
+    def number(self, desk):
+        return 0
+
+
+class Draws(Acting):
+    def number(self, desk):
+        return random.random()
+
+
+class Chooses(Acting):
+    """Draws, but to no effect."""
+
+    def number(self, desk):
+        random.shuffle([1, 2, 3])
+        return 0
+
+
+class Unseeded(Acting):
+    def number(self, desk):
+        return random.Random().random()
+
+
+class Tokens(Acting):
+    def number(self, desk):
+        secrets.token_hex(4)
+        return uuid.uuid4().int % 100 / 100
+
+
+class Bytes(Acting):
+    def number(self, desk):
+        return os.urandom(1)[0] / 256
+
+
+class Clocks(Acting):
+    def number(self, desk):
+        return time.time() % 1
+
+
+class Dates(Acting):
+    def number(self, desk):
+        return datetime.now().microsecond / 1e6
+
+
+class LibraryClock(Acting):
+    def number(self, desk):
+        return SystemClock().now().microsecond / 1e6
+
+
+class Reads(Acting):
+    """Looks up tomorrow in a file of its own."""
+
+    def number(self, desk):
+        return len(Path("tomorrow.csv").read_text()) / 100
+
+
+class ReadsNextDoor(Acting):
+    def number(self, desk):
+        return faulty_rules.number()
+
+
+class Connects(Acting):
+    def number(self, desk):
+        with socket.socket() as opened:
+            opened.settimeout(0.1)
+            opened.connect(("127.0.0.1", 9))
+        return 0
+
+
+class Starts(Acting):
+    def number(self, desk):
+        subprocess.run([sys.executable, "-c", ""], check=True)
+        return 0
+
+
+class Counts(Acting):
+    def number(self, desk):
+        global COUNT
+        COUNT += 1
+        return COUNT % 7 / 10
+
+
+class Shares(Acting):
+    seen = []
+
+    def number(self, desk):
+        self.seen.append(desk.now)
+        return len(self.seen) % 7 / 10
+
+
+class Peeks(Acting):
+    """Finds the length of the run in the memory of the process."""
+
+    def number(self, desk):
+        setups = [each for each in gc.get_objects() if isinstance(each, SessionSetup)]
+        return max(each.most_bars or 0 for each in setups) / 1000 if setups else 0
+
+
+class Gathers(Acting):
+    async def on_bar(self, desk, bar):
+        await asyncio.gather(desk.decide("Up?", output=View), desk.decide("Down?", output=View))
+
+
+class Idle(Agent):
+    pass
+'''
+
+RULES = """
+def number():
+    with open("tomorrow.csv") as file:
+        return len(file.read()) / 100
+"""
+
+IMPORTING = """
+from pathlib import Path
+
+from agentic_trading.desk import Agent
+
+TOMORROW = Path("tomorrow.csv").read_text()
+
+
+class Importing(Agent):
+    pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a working directory with a sound agent and faulty ones."""
+    files = {"faulty": FAULTY, "faulty_rules": RULES, "importing": IMPORTING}
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        monkeypatch.delitem(sys.modules, name, raising=False)  # of an earlier test, in another folder
+    (tmp_path / "tomorrow.csv").write_text("up", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def rows(text: str) -> dict[str, dict[str, Any]]:
+    """Return the rows of a report in JSON, by name."""
+    return {row["name"]: row for row in json.loads(text)["checks"]}
+
+
+def checked(folder: Path, *words: object) -> "subprocess.CompletedProcess[str]":
+    """Check an agent in a process of its own, in which no guard stops a blocking call."""
+    program = Path(sys.executable).with_name("agentic-trading")
+    shown = map(str, (program, "agent", "check", *words))
+    return subprocess.run([*shown], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.timeout(120)
+def test_sound_agent_passes_all_checks(folder: Path, command: Command) -> None:
+    ended = command("agent", "check", "faulty:Sound", "--bars", 300)
+
+    assert ended.code == ExitCode.DONE, ended.out
+    assert "library=faulty message=bar" in ended.err
+    assert "All checks passed" in ended.out
+    assert ended.out.count(" ok: ") == 11
+    assert "Not seen: C code that draws or reads by itself, such as numpy.random" in ended.out
+
+
+@pytest.mark.timeout(120)
+def test_example_agent_passes_with_its_settings(folder: Path) -> None:
+    shutil.copy(ROOT / "examples" / "breakout.py", folder)
+    (folder / "breakout.toml").write_text("lookback = 10\n", encoding="utf-8")
+
+    ended = checked(folder, "breakout:Breakout", "--agent-config", "breakout.toml", "--data", "btcusdt-5m,ethusdt-5m", *SHORT, "--json")  # fmt: skip
+
+    result = json.loads(ended.stdout)
+    assert (ended.returncode, result["passed"], result["bars"]) == (ExitCode.DONE, True, 300)
+    assert all(row["passed"] for row in result["checks"])
+
+
+CHANGES = {"same twice", "replay, 1 worker", "replay, 8 workers", "no look-ahead"}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("agent", "failed", "row", "found"),
+    [
+        ("Draws", CHANGES | {"random"}, "random", "random"),
+        ("Chooses", {"random"}, "random", "random"),
+        ("Unseeded", CHANGES | {"random"}, "random", "random.Random without a seed"),
+        ("Tokens", CHANGES | {"random"}, "random", "os.urandom"),
+        ("Bytes", CHANGES | {"random"}, "random", "os.urandom"),
+        ("Clocks", CHANGES | {"clocks"}, "clocks", "time.time"),
+        ("Dates", CHANGES | {"clocks"}, "clocks", "datetime.now"),
+        ("Counts", CHANGES | {"state"}, "state", "faulty.COUNT"),
+        ("Shares", CHANGES | {"state"}, "state", "faulty.Shares.seen"),
+    ],
+)
+def test_chance_and_state_are_found_with_their_place(
+    agent: str, failed: set[str], row: str, found: str, folder: Path, command: Command
+) -> None:
+    ended = command("agent", "check", f"faulty:{agent}", *SHORT, "--json")
+
+    assert ended.code == ExitCode.FOUND_WRONG
+    of = rows(ended.out)
+    assert {name for name, each in of.items() if each["passed"] is False} == failed
+    assert found in of[row]["places"][0]
+    if row != "state":
+        assert of[row]["places"][0].startswith("faulty.py:")
+    if "same twice" in failed:
+        assert "$.body" in of["same twice"]["difference"]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("agent", "row", "found"),
+    [
+        ("faulty:Reads", "files", "open tomorrow.csv"),
+        ("faulty:ReadsNextDoor", "files", "faulty_rules.py:3 open tomorrow.csv"),
+        ("importing:Importing", "files", "importing.py:6 open tomorrow.csv"),
+        ("faulty:LibraryClock", "clocks", "datetime.now"),
+        ("faulty:Connects", "network", "socket.connect"),
+        ("faulty:Starts", "processes", "subprocess.Popen"),
+    ],
+)
+def test_outside_is_named_with_its_place(agent: str, row: str, found: str, folder: Path) -> None:
+    ended = checked(folder, agent, *SHORT, "--json")
+
+    assert (ended.returncode, ended.stderr) == (ExitCode.FOUND_WRONG, "")
+    of = rows(ended.stdout)
+    assert of[row]["passed"] is False
+    assert any(found in place for place in of[row]["places"]), of[row]
+
+
+@pytest.mark.timeout(120)
+def test_decision_that_depends_on_later_bars_is_found(folder: Path, command: Command) -> None:
+    ended = command("agent", "check", "faulty:Peeks", *SHORT)
+
+    assert ended.code == ExitCode.FOUND_WRONG
+    assert "no look-ahead         FAILED" in ended.out
+    assert "first difference: line 2 (intent.approved of BTCUSDT" in ended.out
+    assert "$.body.quantity was" in ended.out
+
+
+@pytest.mark.timeout(120)
+def test_questions_at_the_same_time_fail_the_run(folder: Path, command: Command) -> None:
+    ended = command("agent", "check", "faulty:Gathers", *SHORT, "--json")
+
+    of = rows(ended.out)
+    assert ended.code == ExitCode.FOUND_WRONG
+    assert "at once with `decide_all`" in of["run"]["detail"]
+    assert {name for name, row in of.items() if row["passed"] is None} == CHANGES
+
+
+@pytest.mark.timeout(120)
+def test_agent_without_decisions_passes_with_a_note(folder: Path, command: Command) -> None:
+    ended = command("agent", "check", "faulty:Idle", "--bars", 1)
+
+    assert ended.code == ExitCode.FOUND_WRONG
+    assert "needs 2 bars or more" in ended.out
+    assert "Note: the agent decided nothing on these bars" in ended.out
+
+
+def test_standard_input_is_refused(folder: Path, command: Command) -> None:
+    ended = command("agent", "check", "faulty:Idle", "--data", "BTCUSDT=-")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "the bars are read several times" in ended.err
