@@ -45,7 +45,7 @@ CheckedData = Annotated[
         help="Market data: samples or CSV files, separated by commas. Write SYMBOL= before a source to set its symbol.",
     ),
 ]
-Timeframe = Annotated[
+BarLength = Annotated[
     str,
     typer.Option(
         "--timeframe",
@@ -147,7 +147,7 @@ def check_command(
     *,
     agent_config: AgentConfig = None,
     data: CheckedData = DEFAULT_DATA,
-    timeframe: Timeframe = "",
+    timeframe: BarLength = "",
     bars: Bars = None,
     as_json: AsJson = False,
 ) -> None:
