@@ -254,8 +254,10 @@ async def _answer_source(
     async with _closed_on_error(providers):
         if options.hosted and not options.is_remote:
             await check_providers(providers, selection)
-        names = providers.names or ()
-        faulty = {n: trading.with_faults(providers.of(n), options.inject, options.seed) for n in names}
+        answering = {name: providers.of(name) for name in providers.names or ()}
+        if own is not None:
+            answering |= trading.offline_answers(selection.providers, answering, own.offline_rule())
+        faulty = {n: trading.with_faults(each, options.inject, options.seed) for n, each in answering.items()}
     answers = trading.AnswerSource(
         providers=Providers(faulty),
         llm=selection.llm,

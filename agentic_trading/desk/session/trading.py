@@ -44,7 +44,7 @@ from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
 from agentic_trading.llm.providers.offline import MODEL, SCRIPTED_MODEL, RecordedAnswers, Rule, RulesProvider
 from agentic_trading.operate.providers import PATIENCE
-from agentic_trading.platform.config import FallbackConfig, RunMode, provider_and_model
+from agentic_trading.platform.config import FallbackConfig, ProviderConfig, RunMode, provider_and_model
 
 STARTING_CASH = Decimal(100_000)
 COSTS = TradingCosts()
@@ -135,6 +135,15 @@ def rules(
     """
     provider = with_faults(RulesProvider(RULES, otherwise=otherwise), inject, seed)
     return AnswerSource(Providers.every(provider), LLMProvider.RULES, RULES_MODEL, recorded)
+
+
+def offline_answers(
+    rows: Mapping[str, ProviderConfig], names: Iterable[str], offline: Rule
+) -> dict[str, Provider]:
+    """Return the rules, with the offline answers of an agent, for each of `names` whose adapter is `rules`."""
+    # The provider that is replaced holds nothing to close.
+    ours = (name for name in names if rows[name].adapter_of(name) == LLMProvider.RULES)
+    return {name: RulesProvider(RULES, otherwise=offline) for name in ours}
 
 
 def with_faults(provider: Provider, inject: str, seed: str) -> Provider:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from agentic_trading.desk.session.report import RunReport
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.providers.offline import RulesProvider
+from agentic_trading.platform.adapters import ProviderContext
 from tests.flows.sessions import LOADED, Evening, evening, events_in, ran
 
 BTC = {"btcusdt-5m": LOADED["btcusdt-5m"]}
@@ -42,6 +44,41 @@ class Asking(Agent):
         answer = await desk.decide("Where does it go?", output=View, evidence={"bars": desk.history(n=3)})
         if answer and not desk.position():
             desk.buy(notional=1000, stop=bar.close * 98 / 100, because=answer)
+
+
+class Filling(Asking):
+    """Asks a model also how each order is filled."""
+
+    fills = "model"
+
+
+class Holding(Asking):
+    """Holds the three stocks that rose the most in 20 days, and changes them every tenth day."""
+
+    timeframe = ""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**config)
+        self.days = 0
+
+    async def on_bar(self, desk: Desk, bar: Bar) -> None:
+        """Trade all stocks together only."""
+
+    async def on_close(self, desk: Desk) -> None:
+        self.days += 1
+        if self.days % 10:
+            return
+        rises = {}
+        for symbol in desk.symbols:
+            bars = desk.history(symbol, 20)
+            if len(bars) == 20:
+                rises[symbol] = bars[-1].close / bars[0].close
+        best = sorted(rises, key=lambda symbol: (-rises[symbol], symbol))[:3]
+        if not best:
+            return
+        answer = await desk.decide("Hold them?", output=View, evidence={"best": best})
+        if answer:
+            desk.weights(dict.fromkeys(best, 0.2), because=answer)
 
 
 class Rotating(Agent):
@@ -109,3 +146,24 @@ async def ran_with(out: Path, agent: type[Agent], **changes: Any) -> RunReport:
 async def named(agent: type[Agent], config: Path | None = None) -> OwnAgent:
     """Return an agent of a module of the tests, found by its path."""
     return await asyncio.to_thread(load_agent, f"{agent.__module__}:{agent.__name__}", config)
+
+
+class _Named:
+    """The offline answers of `Asking` under the name of the model that was asked."""
+
+    def __init__(self) -> None:
+        self._inner = answers_of(Asking())
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        return replace(await self._inner.complete(request), model=request.envelope.model)
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        return await self._inner.count_tokens(request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def answering(_context: ProviderContext) -> Provider:
+    """Return the provider of a worker that answers `Asking`."""
+    return _Named()
