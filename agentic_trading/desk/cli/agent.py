@@ -151,10 +151,10 @@ def check_command(
     bars: Bars = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an agent three times and replay it twice, with its offline answers and without a model.
+    """Run an agent three times and replay it three times, with its offline answers and without a model.
 
-    Its decisions must be the same in a second run, in replays with 1 and 8 workers, and in a run over the
-    first half of the bars. The report names the files, networks, processes, clocks and random sources that
+    Its decisions must be the same in a second run, in replays with 1 and 8 workers and in another process,
+    and in a run over the first half of the bars. The report names the files, networks, processes, clocks and random sources that
     its code uses. Exit code 1 means that a check failed.
     """
     configured()

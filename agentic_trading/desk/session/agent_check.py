@@ -1,7 +1,9 @@
 """The check of an agent: it runs twice, replays, sees no later bar, and uses no outside."""
 
+import json
 import sys
-from asyncio import CancelledError, to_thread
+from asyncio import CancelledError, create_subprocess_exec, to_thread
+from asyncio.subprocess import PIPE
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -30,6 +32,9 @@ from agentic_trading.replay import NetworkBlockedError, first_difference
 
 MANY_WORKERS: Final = 8
 DEFAULT_DATA: Final = "btcusdt-5m"
+
+_ELSEWHERE: Final = "replay, new process"
+_REPLAY: Final = "import sys; from agentic_trading.desk.session.agent_check import print_replay; print_replay(*sys.argv[1:])"
 
 _INSTEAD: Final[Mapping[Outside, str]] = {
     "clocks": "Use desk.now",
@@ -144,7 +149,7 @@ def check_agent(
 ) -> AgentCheck:
     """Check an agent as `agentic-trading agent check` does, for example in its test.
 
-    The agent runs three times and is replayed twice, with its offline answers and without a model. Call it
+    The agent runs three times and is replayed three times, with its offline answers and without a model. Call it
     outside of an event loop.
 
     Args:
@@ -188,7 +193,8 @@ class _Check:
             self.bars, self.fills = sum(each.bars for each in first.data), first.fills
             await self._compare(first)
         else:
-            for name in ("same twice", *map(_replay_name, (1, MANY_WORKERS)), "no look-ahead"):
+            replays = (*map(_replay_name, (1, MANY_WORKERS)), _ELSEWHERE)
+            for name in ("same twice", *replays, "no look-ahead"):
                 self.rows.append(CheckRow(name=name, passed=None, detail="the run did not end"))
         self.rows.append(_state_row(before, after))
         self.rows += [_outside_row(self.watched.watch, kind) for kind in KINDS]
@@ -215,6 +221,7 @@ class _Check:
             self.rows.append(_row("same twice", lines, await self._lines("second")))
         for workers in (1, MANY_WORKERS):
             self.rows.append(await self._replay_row(workers))
+        self.rows.append(await self._replay_elsewhere())
         await self._truncate(first, lines)
 
     async def _truncate(self, first: RunReport, lines: Sequence[bytes]) -> None:
@@ -236,20 +243,24 @@ class _Check:
             )
 
     async def _replay_row(self, workers: int) -> CheckRow:
-        folder, name = self.options.out / "first", _replay_name(workers)
+        folder = self.options.out / "first"
+        return await _replayed(folder, self.watched.own, workers, _replay_name(workers))
+
+    async def _replay_elsewhere(self) -> CheckRow:
+        """Replay in a process of its own, in which texts have other hashes and modules are new."""
+        words = ("-c", _REPLAY, json.dumps(sys.path), str(self.options.out / "first"), self.watched.own.path)
+        process = await create_subprocess_exec(sys.executable, *words, stdout=PIPE, stderr=PIPE)
         try:
-            report = await replay(folder, workers=workers, agent=self.watched.own)
-        except (AgentFailedError, NetworkBlockedError) as e:
-            return CheckRow(name=name, passed=False, detail=str(e))
-        detail = f"{report.answered:,} recorded answers"
-        if report.misses:
-            detail = f"{detail}, {report.misses:,} not in the recording"
-        return CheckRow(
-            name=name,
-            passed=report.identical,
-            detail="; ".join((detail, *report.request_changes)),
-            difference=report.first_difference,
-        )
+            out, err = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        if process.returncode:
+            last = (err.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"])[
+                -1
+            ]
+            return CheckRow(name=_ELSEWHERE, passed=False, detail=last)
+        return CheckRow.model_validate_json(out.splitlines()[-1])
 
     async def _ran(self, name: str, folder: str, bars: int | None = None) -> RunReport | None:
         """Return the report of a run. If the agent fails, its row is added here."""
@@ -281,6 +292,29 @@ def _row(name: str, lines: Sequence[bytes], others: Sequence[bytes]) -> CheckRow
         detail=f"{len(lines):,} lines compared",
         difference=None if difference is None else str(difference),
     )
+
+
+async def _replayed(folder: Path, own: OwnAgent, workers: int, name: str) -> CheckRow:
+    try:
+        report = await replay(folder, workers=workers, agent=own)
+    except (AgentFailedError, NetworkBlockedError) as e:
+        return CheckRow(name=name, passed=False, detail=str(e))
+    detail = f"{report.answered:,} recorded answers"
+    if report.misses:
+        detail = f"{detail}, {report.misses:,} not in the recording"
+    return CheckRow(
+        name=name,
+        passed=report.identical,
+        detail="; ".join((detail, *report.request_changes)),
+        difference=report.first_difference,
+    )
+
+
+def print_replay(path: str, folder: str, agent: str) -> None:
+    """Print the row of a replay in this process as a line of JSON. `path` are the folders of modules."""
+    sys.path[:] = json.loads(path)
+    row = run_async(_replayed(Path(folder), load_agent(agent), 1, _ELSEWHERE))
+    sys.stdout.write(f"\n{row.model_dump_json()}\n")
 
 
 def _replay_name(workers: int) -> str:

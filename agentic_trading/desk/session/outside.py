@@ -24,7 +24,6 @@ NOT_SEEN: Final = (
     "environment variables",
     "facts about a file that is not opened, such as its size",
     "caches of functions, and state in objects of other classes",
-    "the order of a set of texts, which differs in another process",
     "bars that the package has in memory",
     "code that these bars do not reach",
 )

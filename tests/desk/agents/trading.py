@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field
 
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.desk import Agent, Bar, Cancellation, Desk, Fill, Question
+from agentic_trading.desk.agents.agent import Fills
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.agents import OwnAgent, load_agent
 from agentic_trading.desk.session.report import RunReport
@@ -49,7 +50,7 @@ class Asking(Agent):
 class Filling(Asking):
     """Asks a model also how each order is filled."""
 
-    fills = "model"
+    fills: ClassVar[Fills] = "model"
 
 
 class Holding(Asking):

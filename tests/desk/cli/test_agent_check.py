@@ -142,6 +142,13 @@ class Starts(Acting):
         return 0
 
 
+class Hashes(Acting):
+    """Depends on the hash of a text, as the order of a set does."""
+
+    async def on_bar(self, desk, bar):
+        await desk.note(str(hash("up")))
+
+
 class Counts(Acting):
     def number(self, desk):
         global COUNT
@@ -224,7 +231,7 @@ def test_sound_agent_passes_all_checks(folder: Path, command: Command) -> None:
     assert ended.code == ExitCode.DONE, ended.out
     assert "library=faulty message=bar" in ended.err
     assert "All checks passed" in ended.out
-    assert ended.out.count(" ok: ") == 11
+    assert ended.out.count(" ok: ") == 12
     assert "Not seen: C code that draws or reads by itself, such as numpy.random" in ended.out
 
 
@@ -240,7 +247,10 @@ def test_example_agent_passes_with_its_settings(folder: Path) -> None:
     assert all(row["passed"] for row in result["checks"])
 
 
-CHANGES = {"same twice", "replay, 1 worker", "replay, 8 workers", "no look-ahead"}
+REPLAYS = {"replay, 1 worker", "replay, 8 workers", "replay, new process"}
+CHANGES = {"same twice", "no look-ahead"} | REPLAYS
+AGAIN = CHANGES - {"replay, new process"}
+"""What differs if only the first run of a process is as recorded."""
 
 
 @pytest.mark.timeout(120)
@@ -254,8 +264,8 @@ CHANGES = {"same twice", "replay, 1 worker", "replay, 8 workers", "no look-ahead
         ("Bytes", CHANGES | {"random"}, "random", "os.urandom"),
         ("Clocks", CHANGES | {"clocks"}, "clocks", "time.time"),
         ("Dates", CHANGES | {"clocks"}, "clocks", "datetime.now"),
-        ("Counts", CHANGES | {"state"}, "state", "faulty.COUNT"),
-        ("Shares", CHANGES | {"state"}, "state", "faulty.Shares.seen"),
+        ("Counts", AGAIN | {"state"}, "state", "faulty.COUNT"),
+        ("Shares", AGAIN | {"state"}, "state", "faulty.Shares.seen"),
     ],
 )
 def test_chance_and_state_are_found_with_their_place(
@@ -302,6 +312,16 @@ def test_decision_that_depends_on_later_bars_is_found(folder: Path, command: Com
     assert "no look-ahead         FAILED" in ended.out
     assert "first difference: line 2 (intent.approved of BTCUSDT" in ended.out
     assert "$.body.quantity was" in ended.out
+
+
+@pytest.mark.timeout(120)
+def test_order_of_a_set_is_found_in_a_new_process(folder: Path, command: Command) -> None:
+    ended = command("agent", "check", "faulty:Hashes", *SHORT, "--json")
+
+    assert ended.code == ExitCode.FOUND_WRONG
+    of = rows(ended.out)
+    assert {name for name, each in of.items() if not each["passed"]} == {"replay, new process"}
+    assert "$.body.text was" in of["replay, new process"]["difference"]
 
 
 @pytest.mark.timeout(120)
