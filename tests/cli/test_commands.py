@@ -48,6 +48,7 @@ def test_desk_commands_are_entry_points() -> None:
     offered = {offer.name: offer.module for offer in plugins.offers(COMMANDS)}
 
     assert offered == {
+        "agent": "agentic_trading.desk.cli.agent",
         "data": "agentic_trading.desk.cli.market_data",
         "replay": "agentic_trading.desk.cli.replay",
         "report": "agentic_trading.desk.cli.report",

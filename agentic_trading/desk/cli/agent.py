@@ -14,7 +14,7 @@ from agentic_trading.cli.exits import ExitCode
 from agentic_trading.cli.options import AsJson
 from agentic_trading.cli.output import command_line, facts, heading, paragraph, print_table, show_json
 from agentic_trading.cli.settings import configured
-from agentic_trading.desk.cli.run import names_in
+from agentic_trading.desk.cli.run import TimeframeOption, names_in
 from agentic_trading.desk.session.agent_check import (
     DEFAULT_DATA,
     AgentCheck,
@@ -43,14 +43,6 @@ CheckedData = Annotated[
         "--data",
         metavar="NAMES",
         help="Market data: samples or CSV files, separated by commas. Write SYMBOL= before a source to set its symbol.",
-    ),
-]
-BarLength = Annotated[
-    str,
-    typer.Option(
-        "--timeframe",
-        metavar="5m",
-        help="Length of the bars in files. [default: found from the times of the bars]",
     ),
 ]
 Bars = Annotated[
@@ -147,7 +139,7 @@ def check_command(
     *,
     agent_config: AgentConfig = None,
     data: CheckedData = DEFAULT_DATA,
-    timeframe: BarLength = "",
+    timeframe: TimeframeOption = "",
     bars: Bars = None,
     as_json: AsJson = False,
 ) -> None:
