@@ -15,6 +15,8 @@ from agentic_trading.desk.execution.events import (
     IntentSkipped,
     IntentUndecided,
     OrderDenied,
+    RiskResumed,
+    RiskTripped,
     StrategyChosen,
 )
 from agentic_trading.desk.execution.order import OrderIntent, Sizing
@@ -232,6 +234,13 @@ BODIES: Final[tuple[EventBody, ...]] = (
     AgentFailed(
         agent="Breakout", handler="on_bar", symbol="BTCUSDT", error="KeyError", place="breakout.py:17",
         in_a_row=3, halts_entries=True,
+    ),
+    RiskTripped(
+        rule="max_daily_loss_pct", percent=Decimal(2), base=Decimal(100_000), floor=Decimal(98_000),
+        equity=Decimal("97900.5"), day="2026-01-02", zone="UTC",
+    ),
+    RiskResumed(
+        rules=("max_daily_loss_pct",), equity=Decimal("97900.5"), by="ann", why="checked", command_id="command-1"
     ),
 )  # fmt: skip
 """One body of each kind, in the order of a decision."""

@@ -251,6 +251,16 @@ Model = Annotated[
 ]
 
 
+EntriesOf = Annotated[
+    str | None,
+    typer.Option(
+        "--entries",
+        metavar="SESSION",
+        help="Allow the entries of a trading session again, after a loss limit or errors of its agent.",
+    ),
+]
+
+
 def halt_subcommand(
     *,
     tenant: Tenant = "default",
@@ -285,6 +295,7 @@ def resume_subcommand(
     agent: AgentId = None,
     workflow: Workflow = None,
     model: Model = None,
+    entries: EntriesOf = None,
     why: ReasonOption = "",
     store: CommandStore = None,
     ledger: CommandLedgerUrl = None,
@@ -297,5 +308,5 @@ def resume_subcommand(
     from agentic_trading.cli.budget_tables import execute_and_print
     from agentic_trading.operate.budgets import resume_command
 
-    wanted = resume_command(tenant, agent=agent, workflow=workflow, model=model)
+    wanted = resume_command(tenant, agent=agent, workflow=workflow, model=model, entries=entries)
     execute_and_print(wanted, tenant, why, store, ledger, force=True, as_json=as_json)

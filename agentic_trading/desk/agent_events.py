@@ -62,7 +62,7 @@ class AgentFailed(EventBody, frozen=True):
         place: The file and the line, such as `breakout.py:17`, without its folder.
         in_a_row: The number of errors of this handler without a success between them, for this symbol or
             timer.
-        halts_entries: Whether the agent may open no further positions in this session.
+        halts_entries: Whether the agent may open no further positions until an operator resumes entries.
 
     """
 

@@ -22,6 +22,8 @@ from agentic_trading.desk.execution.events import (
     IntentSkipped,
     IntentUndecided,
     OrderDenied,
+    RiskResumed,
+    RiskTripped,
     StrategyChosen,
 )
 from agentic_trading.desk.execution.order import OrderIntent
@@ -61,6 +63,8 @@ DeskBody = (
     | AgentUndecided
     | AgentNoted
     | AgentFailed
+    | RiskTripped
+    | RiskResumed
 )
 
 
@@ -87,6 +91,8 @@ KINDS = Kinds[DeskBody](
     AgentUndecided,
     AgentNoted,
     AgentFailed,
+    RiskTripped,
+    RiskResumed,
 )
 
 
@@ -170,7 +176,7 @@ class DecisionLoggingGateway:
             # The subject is empty because a plan concerns all symbols.
             case None | GenerationProposed() | GenerationRejected() | GenerationAccepted() | PlanChosen():
                 self._keep("", _event_line(event))
-            case PlanUndecided():
+            case PlanUndecided() | RiskTripped() | RiskResumed():
                 self._keep("", _event_line(event))
             case _:
                 self._keep(body.symbol, _event_line(event))
@@ -208,6 +214,8 @@ class SessionCounters:
         cancelled: Cancelled orders, by the reason why the rest was not filled.
         plans: The chosen plans, in order.
         agent_errors: Errors of the agent's handlers.
+        trips: The loss limits that were reached, and the resumes of entries, with their closes.
+        entries_halted: The rules that halt entries now, as keys.
 
     """
 
@@ -225,6 +233,8 @@ class SessionCounters:
     plans: list[PlanChosen] = field(default_factory=list)
     fees: Decimal = ZERO
     agent_errors: int = 0
+    entries_halted: dict[str, None] = field(default_factory=dict)
+    trips: list[tuple[datetime | None, RiskTripped | RiskResumed]] = field(default_factory=list)
 
     def count(self, event: Event) -> None:
         """Count one event. Events of other packages are ignored."""
@@ -242,10 +252,28 @@ class SessionCounters:
                 self._count_trade(body, event.id)
             case GenerationProposed() | GenerationRejected() | GenerationAccepted() | Triggered() | None:
                 pass
-            case AgentWoken() | AgentNoted() | AgentFailed():
-                self.agent_errors += isinstance(body, AgentFailed)
+            case AgentWoken() | AgentNoted() | AgentFailed() | RiskTripped() | RiskResumed():
+                self._count_halt(body, event.as_of)
             case _:
                 assert_never(body)
+
+    def _count_halt(
+        self, body: AgentWoken | AgentNoted | AgentFailed | RiskTripped | RiskResumed, at: datetime | None
+    ) -> None:
+        match body:
+            case AgentFailed():
+                self.agent_errors += 1
+                if body.halts_entries:
+                    self.entries_halted["agent_failed"] = None
+            case RiskTripped():
+                self.trips.append((at, body))
+                self.entries_halted[body.rule] = None
+            case RiskResumed():
+                self.trips.append((at, body))
+                for rule in body.rules:
+                    self.entries_halted.pop(rule, None)
+            case _:
+                pass
 
     def _count_intent(self, body: OrderIntent | IntentDenied | OrderDenied) -> None:
         if isinstance(body, OrderIntent):

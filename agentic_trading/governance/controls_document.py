@@ -40,12 +40,17 @@ Reason = Annotated[Text, Field(max_length=2000)]
 
 
 class HaltScope(StrEnum):
-    """The scope of a halt: a whole tenant, or the calls of an agent, a workflow or a model."""
+    """The scope of a halt: a whole tenant, or the calls of an agent, a workflow or a model.
+
+    A halt of `entries` stops no call, but the orders of a trading session that open a position. Its id is the
+    session. The session sets it, and operators remove it.
+    """
 
     TENANT = "tenant"
     AGENT = "agent"
     WORKFLOW = "workflow"
     MODEL = "model"
+    ENTRIES = "entries"
 
 
 class Halt(BaseModel, frozen=True, extra="forbid"):
@@ -64,7 +69,9 @@ class Halt(BaseModel, frozen=True, extra="forbid"):
 
     def concerns(self, envelope: LLMEnvelope, *, in_flight: bool = False) -> bool:
         """Whether it stops this envelope, or, with `in_flight`, a call of it that was sent."""
-        is_named = self.id == ANY or self.id in _names(self.scope, envelope)
+        # `*` is every one of the calls, and there is none of these.
+        is_any = self.id == ANY and self.scope is not HaltScope.ENTRIES
+        is_named = is_any or self.id in _names(self.scope, envelope)
         return is_named and not (in_flight and self.spares_in_flight)
 
 
@@ -213,6 +220,8 @@ def _names(scope: HaltScope, envelope: LLMEnvelope) -> tuple[str, ...]:
             return (str(envelope.workflow),)
         case HaltScope.MODEL:
             return (envelope.model, f"{envelope.provider}/{envelope.model}", f"{envelope.provider}/{ANY}")
+        case HaltScope.ENTRIES:
+            return ()
         case _:
             assert_never(scope)
 

@@ -296,9 +296,11 @@ def halt_command(tenant: str, *, agent: str | None, workflow: str | None, model:
     return AddHalt(*_scope(tenant, agent, workflow, model))
 
 
-def resume_command(tenant: str, *, agent: str | None, workflow: str | None, model: str | None) -> RemoveHalt:
+def resume_command(
+    tenant: str, *, agent: str | None, workflow: str | None, model: str | None, entries: str | None = None
+) -> RemoveHalt:
     """Return the command to lift a halt. Raises `OptionError` for more than one scope."""
-    return RemoveHalt(*_scope(tenant, agent, workflow, model))
+    return RemoveHalt(*_scope(tenant, agent, workflow, model, entries))
 
 
 def limit_command(
@@ -342,13 +344,16 @@ async def execute(
         )
 
 
-def _scope(tenant: str, agent: str | None, workflow: str | None, model: str | None) -> tuple[HaltScope, str]:
+def _scope(
+    tenant: str, agent: str | None, workflow: str | None, model: str | None, entries: str | None = None
+) -> tuple[HaltScope, str]:
     named = [
         (scope, id_)
         for scope, id_ in (
             (HaltScope.AGENT, agent),
             (HaltScope.WORKFLOW, workflow),
             (HaltScope.MODEL, model),
+            (HaltScope.ENTRIES, entries),
         )
         if id_ is not None
     ]

@@ -23,6 +23,7 @@ from agentic_trading.operate.choices import PROVIDERS, listed
 from agentic_trading.platform import port_adapters
 from agentic_trading.platform.config import FallbackConfig, RunMode
 from agentic_trading.platform.errors import OptionError
+from agentic_trading.trading_limits import LossLimits
 
 MADE_BY_RUN = "a folder created by `run --out`"
 
@@ -74,8 +75,8 @@ class RunManifest(BaseModel, frozen=True):
     """The inputs and progress of a run. A replay needs it with the log and the bars.
 
     Attributes:
-        version: The version of this format: 3 with an agent of the user, else 2. Earlier releases refuse 3,
-            because they would replay the run with a shipped agent.
+        version: The version of this format: 3 with an agent of the user or loss limits, else 2. Earlier
+            releases refuse 3, because they would replay the run without them.
         package: The version of the package.
         session_id: The id of the session.
         run_number: The number of the run in its session.
@@ -100,6 +101,8 @@ class RunManifest(BaseModel, frozen=True):
         bus: The bus whose workers made the calls.
         plan: The search for a plan, as written by the planner. None without a search.
         agent: The agent. None for a shipped one.
+        risk: The loss limits of the configuration.
+        zone: The time zone of the days of loss limits.
         first_seq: The number of the log line before the first one of the run.
         starts: The number of processes that wrote the run. The log has a `run.started` of each, and a
             `run.ended` of the last one unless it was killed. 0 for runs of a release that wrote neither.
@@ -135,6 +138,8 @@ class RunManifest(BaseModel, frozen=True):
     bus: BusPlace = BusPlace()
     plan: Mapping[str, JsonValue] | None = None
     agent: AgentOnRecord | None = None
+    risk: LossLimits = LossLimits()
+    zone: str = "UTC"
     first_seq: int
     starts: int = 0
     started_at: datetime

@@ -57,6 +57,7 @@ from agentic_trading.platform.errors import (
 )
 from agentic_trading.platform.urls import bus_address, redis_address, without_password
 from agentic_trading.structured.feedback import near_miss
+from agentic_trading.trading_limits import LossLimits
 
 SMALLEST_ANSWER_LIMIT = 1024
 _PROVIDER = re.compile(r"[a-z][a-z0-9._-]{0,63}")
@@ -477,7 +478,7 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
         ack_after: When a worker finishes an envelope: when its records are on the log's stream (`stream`), or
             in the log of this machine (`store`). None means `stream` on Kafka. On Redis it means `store`,
             without a stream.
-        zone: The time zone in which days and months of budgets begin.
+        zone: The time zone in which days and months of budgets begin, and days of loss limits.
         models_file, prices_file: Tables of models and prices, in addition to the shipped ones.
         weights_folder: The folder with weights of local models. `load_config` has a default.
         policy: The policy file: permissions and rates.
@@ -490,6 +491,7 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
         providers: The providers, by name.
         fallback: Other models for failed calls, by workflow. Not allowed for executions.
         tenants: The tenants, by id. Empty means one tenant, `default`, without a limit.
+        risk: The loss limits of trading sessions.
         checks, rules: The package whose check, or rule for the provider `rules`, is loaded, by schema `$id`.
 
     Raises:
@@ -521,6 +523,7 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
         default_factory=dict
     )
     tenants: Mapping[TenantId, TenantConfig] = Field(default_factory=dict)
+    risk: LossLimits = LossLimits()
     checks: Mapping[StrictStr, PackageName] = Field(default_factory=dict)
     rules: Mapping[StrictStr, PackageName] = Field(default_factory=dict)
     _loaded: LoadedFrom = PrivateAttr(default_factory=LoadedFrom)
@@ -594,7 +597,8 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
         """The SHA-256 of the canonical JSON of all values, without secrets."""
         values = self.public_values()
         # Empty tables are left out, so that configurations without them keep the hash of earlier releases.
-        named = {name: values.pop(name) for name in ("checks", "rules", "log")}
+        named = {name: values.pop(name) for name in ("checks", "rules", "log", "risk")}
+        named["risk"] = self.risk.on_record
         if self.log == LogConfig():
             named["log"] = {}
         return sha256_hex(canonical_bytes(values | {name: table for name, table in named.items() if table}))
@@ -609,6 +613,7 @@ _TABLES: Final[Mapping[tuple[str, ...], type[BaseModel]]] = MappingProxyType({
     ("providers", "*", "models", "*"): ModelConfig,
     ("providers", "*", "models", "*", "price"): PriceConfig,
     ("fallback", "*"): FallbackConfig,
+    ("risk",): LossLimits,
     ("tenants", "*"): TenantConfig,
 })
 _NAMED: Final = frozenset({

@@ -62,7 +62,6 @@ class OrderRequests:
         account: The account after the fills of this close.
         orders: The open orders.
         weights: The weights to hold, or None without such a request.
-        entries_halted: Whether entries are denied, after errors of the agent.
 
     """
 
@@ -75,7 +74,6 @@ class OrderRequests:
         self.account = Account(currency="", cash=ZERO)
         self.orders: Sequence[OpenOrder] = ()
         self.weights: TargetWeights | None = None
-        self.entries_halted = False
         self._approved: list[OrderIntent] = []
         self._denied: list[tuple[IntentDenied, str, str]] = []
 
@@ -184,9 +182,7 @@ class OrderRequests:
     async def propose(self, symbol: str, proposal: EntryProposal) -> Approved | Rejection:
         """Request an entry of another trace, and record a denial at once."""
         instrument = self._settings.instruments[symbol]
-        outcome = self._unless_halted(
-            risk.propose_entry(proposal, self._settings.limits, instrument, self.facts(symbol))
-        )
+        outcome = risk.propose_entry(proposal, self._settings.limits, instrument, self.facts(symbol))
         return await self._proposed(symbol, outcome, proposal.trace_id, proposal.causation_id)
 
     async def propose_exit(
@@ -238,7 +234,7 @@ class OrderRequests:
         if isinstance(outcome, Approved):
             own_id = {"intent_id": derived_id("intent", event_id)}
             outcome = Approved(intent=outcome.intent.model_copy(update=own_id))
-        return self._decided(symbol, self._unless_halted(outcome), event_id, cause)
+        return self._decided(symbol, outcome, event_id, cause)
 
     def _request(
         self,
@@ -281,15 +277,7 @@ class OrderRequests:
         outcome = risk.check_intent(intent, self._settings.limits, instrument, facts)
         if isinstance(outcome, Rejection):
             outcome = outcome.of(side, lots, sizing)
-        return self._decided(symbol, self._unless_halted(outcome), event_id, cause)
-
-    def _unless_halted(self, outcome: Approved | Rejection) -> Approved | Rejection:
-        """Return an outcome, or a rejection of an entry after errors of the agent."""
-        if not self.entries_halted or isinstance(outcome, Rejection) or outcome.intent.kind == "exit":
-            return outcome
-        intent = outcome.intent
-        halted = Rejection(rule="agent_failed", was="an entry after errors of the agent", allowed="exits")
-        return halted.of(intent.side, intent.quantity, intent.sizing)
+        return self._decided(symbol, outcome, event_id, cause)
 
     def _decided(
         self, symbol: str, outcome: Approved | Rejection, event_id: str, cause: str

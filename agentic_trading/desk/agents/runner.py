@@ -19,6 +19,7 @@ from agentic_trading.desk.agents.history import BarHistory
 from agentic_trading.desk.agents.order_requests import OrderRequests
 from agentic_trading.desk.agents.questions import Questions
 from agentic_trading.desk.exchange import ExecutionReport, Fill
+from agentic_trading.desk.execution.entry_halt import EntryHalt
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.market.bar import Bar, ClosedBar
 from agentic_trading.desk.portfolio_intents import BARS_SHOWN, IntentSettings, PortfolioIntents
@@ -39,6 +40,7 @@ class RunnerSettings:
     """Settings of a runner.
 
     Attributes:
+        halt: Halts entries after a loss limit or errors of the agent.
         ends_on_error: Whether an error of a handler ends the session, as in a backtest.
 
     """
@@ -46,6 +48,7 @@ class RunnerSettings:
     intents: IntentSettings
     questions: Questions
     session: DeskSession
+    halt: EntryHalt
     ends_on_error: bool
 
 
@@ -54,7 +57,7 @@ class AgentRunner:
 
     An error of a handler is recorded as `agent.failed`. It ends a backtest. Otherwise the order requests of
     that call are dropped. After three errors in a row of one handler, for one symbol or timer, the agent may
-    only close positions. Errors of the session, such as a log that cannot be written, end every session.
+    only close positions until an operator resumes. Errors of the session, such as a log that cannot be written, end every session.
     """
 
     def __init__(self, agent: Agent, settings: RunnerSettings) -> None:
@@ -96,13 +99,17 @@ class AgentRunner:
         """
         if not time_slice.bars:
             return []
+        checked = await self._settings.halt.check(time_slice.at)
+        self.report(checked.cancelled)
+        if checked.is_resumed:
+            self._errors.clear()
         await self._orders.begin()
         await self._call_handlers(time_slice.at)
         approved = self._orders.take_approved()
         weights, self._orders.weights = self._orders.weights, None
         if weights is None:
             return approved
-        halted = self._orders.entries_halted
+        halted = self._settings.halt.is_active
         return [*approved, *await self._portfolio.intents(time_slice, weights, entries_halted=halted)]
 
     async def _call_handlers(self, at: datetime) -> None:
@@ -163,7 +170,9 @@ class AgentRunner:
     async def _fail(self, call: HandlerCall, error: Exception, in_a_row: int) -> None:
         """Record an error of a handler. End a session that ends on errors."""
         place = error_place(error, type(self._agent))
-        self._orders.entries_halted = self._orders.entries_halted or in_a_row >= ERRORS_IN_A_ROW
+        halt = self._settings.halt
+        if in_a_row >= ERRORS_IN_A_ROW:
+            await halt.after_errors(call.as_of)
         await call.wake()
         failed = AgentFailed(
             agent=call.agent,
@@ -172,7 +181,7 @@ class AgentRunner:
             error=type(error).__name__,
             place=place,
             in_a_row=in_a_row,
-            halts_entries=self._orders.entries_halted,
+            halts_entries=halt.is_after_errors,
         )
         await call.record(failed, call.next_id("failed"), call.woken_id)
         if self._settings.ends_on_error:
@@ -184,7 +193,7 @@ class AgentRunner:
             handler=call.handler,
             place=place,
             error=f"{type(error).__name__}: {error}",
-            entries_halted=self._orders.entries_halted,
+            entries_halted=halt.is_active,
         )
 
     def _lives(self, symbol: str) -> timedelta:

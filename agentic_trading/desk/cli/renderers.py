@@ -18,6 +18,8 @@ from agentic_trading.desk.execution.events import (
     IntentSkipped,
     IntentUndecided,
     OrderDenied,
+    RiskResumed,
+    RiskTripped,
     StrategyChosen,
 )
 from agentic_trading.desk.execution.order import OrderIntent
@@ -83,6 +85,8 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     AgentUndecided.KIND: ("reason.category reason.description",),
     AgentNoted.KIND: ("text", "facts"),
     AgentFailed.KIND: ("agent handler symbol", "error place in_a_row halts_entries"),
+    RiskTripped.KIND: ("rule percent base floor equity", "day zone resume"),
+    RiskResumed.KIND: ("rules equity", "by why"),
 })
 """The values of an event that are shown, by kind, in the form of `chains.SHOWN`."""
 
@@ -110,6 +114,8 @@ NAMES: Final = MappingProxyType({
     AgentUndecided.KIND: "no decision",
     AgentNoted.KIND: "note",
     AgentFailed.KIND: "agent error",
+    RiskTripped.KIND: "entries halted",
+    RiskResumed.KIND: "entries resumed",
 })
 """The name of a step, by kind."""
 
@@ -181,6 +187,13 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     AgentUndecided.KIND: NO_DECISION,
     AgentNoted.KIND: ("{text}",),
     AgentFailed.KIND: ("{agent}", "{handler}", "{error} in {place}", "{in_a_row} in a row"),
+    RiskTripped.KIND: (
+        "{rule} of {percent} % of {base} is reached",
+        "equity {equity}",
+        "floor {floor}",
+        "day {day} in {zone}",
+    ),
+    RiskResumed.KIND: ("{rules}", "equity {equity}", "by {by}"),
 })
 """A sentence about a step, by kind, as parts with the names of values. A part without a value is left out."""
 
@@ -195,6 +208,7 @@ DETAILS: Final[Mapping[str, str]] = MappingProxyType({
     GenerationRejected.KIND: "{detail}",
     PlanUndecided.KIND: "{reason.description}",
     AgentUndecided.KIND: "{reason.description}",
+    RiskResumed.KIND: "{why}",
 })
 """A line with the reason of a step, by kind, in the form of a part of a sentence."""
 

@@ -72,9 +72,12 @@ def next_steps(report: RunReport, *, has_page: bool = False) -> list[str]:
     agent = f" --agent {quote(report.agent)}" if report.agent else ""
     reasons = {reason for skipped in report.no_decisions.values() for reason in skipped}
     refused = [f"agentic-trading budget history --store {session}"] if reasons & GOVERNED else []
+    command = f"agentic-trading resume --entries {report.session_id} --store {session}"
+    resume = [command] if report.entries_halted and report.mode == "paper" else []
     page = [] if has_page else [f"agentic-trading report {session}{run}"]
     return [
         *why,
+        *resume,
         *refused,
         *page,
         f"agentic-trading trace list --store {session}",
@@ -280,6 +283,7 @@ def _orders(report: RunReport) -> Iterator[tuple[str, str]]:
     yield "intents", f"{report.intents:,} · refused by pre-trade limits {refused:,}{why}"
     yield "sent", f"orders {report.orders:,} · fills {report.fills:,} · fees {report.fees:,.2f}"
     yield from _filling(report)
+    yield from _entry_changes(report)
     if report.orders_refused:
         refused = sum(report.orders_refused.values())
         yield (
@@ -297,6 +301,20 @@ def _orders(report: RunReport) -> Iterator[tuple[str, str]]:
             f"{held.quantity:+} {held.symbol} at {held.mark}, unrealised {_signed(held.unrealised)}",
         )
     yield "equity", f"{report.equity_start:,.2f} to {report.equity_end:,.2f}"
+
+
+def _entry_changes(report: RunReport) -> Iterator[tuple[str, str]]:
+    """Yield the loss limits that were reached, and the resumes of entries."""
+    lines = []
+    for each in report.entry_changes:
+        at, rules = format_time(each.at), ", ".join(each.rules)
+        if each.kind == "tripped":
+            lines.append(f"{at} {rules} reached: equity {each.equity:,.2f}, floor {each.floor:,.2f}")
+        else:
+            lines.append(f"{at} resumed by {each.by or 'the next day'}, equity {each.equity:,.2f}")
+    yield from zip_longest(["loss limits"] if lines else [], output.capped(lines), fillvalue="")
+    if report.entries_halted:
+        yield "entries", f"halted by {', '.join(report.entries_halted)}"
 
 
 def _filling(report: RunReport) -> Iterator[tuple[str, str]]:

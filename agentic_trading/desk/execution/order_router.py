@@ -1,7 +1,7 @@
 """The router of orders: a last risk check before the exchange, and the journal."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -106,6 +106,10 @@ class OrderRouter:
     """A router of orders to the exchange, which records everything.
 
     Its calls must not overlap, because they read open orders before they add to them.
+
+    Attributes:
+        entries_halted: The rule that halts all entries. Empty without a halt.
+
     """
 
     def __init__(
@@ -123,6 +127,7 @@ class OrderRouter:
         self._risk_limits = risk_limits
         self._last: dict[str, Bar] = {}
         self._submitted: deque[datetime] = deque()
+        self.entries_halted = ""
 
     async def place(
         self, intent: OrderIntent, strategy: FillStrategy, *, known_at: datetime
@@ -196,10 +201,27 @@ class OrderRouter:
 
     async def withdraw(self, symbol: str) -> list[exchange_api.Cancellation]:
         """Cancel the unfilled orders of a symbol, and record the cancellations."""
+        return await self._withdraw(lambda order: order.symbol == symbol)
+
+    async def withdraw_entries(self) -> list[exchange_api.Cancellation]:
+        """Cancel the unfilled entries of all symbols, and record the cancellations.
+
+        Exits stay, and filled quantities stay guarded by their stops and targets.
+        """
+        return await self._withdraw(lambda order: not order.reduce_only)
+
+    async def equity(self) -> Decimal:
+        """Return cash and positions at the last closes."""
+        account = await self._exchange.account()
+        return account.equity({symbol: bar.close for symbol, bar in self._last.items()})
+
+    async def _withdraw(
+        self, is_wanted: Callable[[exchange_api.Order], bool]
+    ) -> list[exchange_api.Cancellation]:
         unfilled = [
             entry.order.order_id
             for entry in await self._exchange.open_orders()
-            if entry.order.symbol == symbol and entry.left > 0
+            if is_wanted(entry.order) and entry.left > 0
         ]
         ended = [await self._exchange.cancel(order_id) for order_id in unfilled]
         cancelled = [cancellation for cancellation in ended if cancellation is not None]
@@ -240,6 +262,7 @@ class OrderRouter:
             last_close=ZERO,
             equity=account.equity(marks),
             gross=_gross(account, working, marks, nets_exits=self._risk_limits.nets_exits),
+            entries_halted=self.entries_halted,
             open_orders=len(working),
             orders_last_minute=len(self._submitted),
         )

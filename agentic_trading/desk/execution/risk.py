@@ -13,14 +13,15 @@ from agentic_trading.desk.execution.order import OrderIntent, SizedBy, Sizing
 from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Instrument, Side, round_down
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.fields import Open
+from agentic_trading.trading_limits import LossLimits
 
 Percent = Annotated[Decimal, Field(gt=0, le=100)]
 
 
-class RiskLimits(BaseModel, frozen=True):
-    """The limits of all orders. Notionals are in the quote currency.
+class RiskLimits(LossLimits, frozen=True, extra="ignore"):
+    """The limits of all orders, and of the loss of the account. Notionals are in the quote currency.
 
-    Size, halts and ticks do not limit an exit.
+    Size, halts, ticks and losses do not limit an exit.
 
     Attributes:
         max_exposure_pct: Bounds a position's value, in percent of the equity. Below 100 it leaves room for
@@ -61,6 +62,7 @@ class RiskFacts:
         gross: The value of all positions and open entries of all symbols at their marks, long and short
             added.
         halted: Whether the last bar had no trades.
+        entries_halted: The rule that halts all entries. Empty without a halt.
         open_orders: The number of orders with an unfilled rest.
         orders_last_minute: The number of orders submitted in the last 60 seconds.
 
@@ -72,6 +74,7 @@ class RiskFacts:
     pending: Decimal = ZERO
     gross: Decimal = ZERO
     halted: bool = False
+    entries_halted: str = ""
     open_orders: int = 0
     orders_last_minute: int = 0
 
@@ -286,6 +289,7 @@ def _intent_rejections(
 ) -> Iterator[Rejection]:
     # Size, halts and ticks do not limit an exit, because a limit must not lock a position in.
     if intent.kind == "entry":
+        yield from _halt_rejections(facts)
         yield from _market_rejections(limits, instrument, facts)
         yield from _size_rejections(intent.side, intent.quantity, intent.reference_price, limits, facts)
         yield from _exit_price_rejections(intent, limits)
@@ -307,6 +311,7 @@ def _order_rejections(
             rule="lot_size", was=str(order.quantity), allowed=f"multiples of {instrument.lot_size}"
         )
     if not order.reduce_only:
+        yield from _halt_rejections(facts)
         price = order.limit_price or facts.last_close
         yield from _size_rejections(order.side, order.quantity, price, limits, facts)
     # The stop and the target are checked too, because the exchange would refuse them off the tick.
@@ -337,6 +342,12 @@ def _size_rejections(
     gross, most = EXACT.add(facts.gross, added), limits.most_gross(facts.equity)
     if added > 0 and gross > most:
         yield Rejection(rule="max_gross", was=str(gross), allowed=f"at most {most} over all symbols")
+
+
+def _halt_rejections(facts: RiskFacts) -> Iterator[Rejection]:
+    """Yield the rule that halts all entries."""
+    if facts.entries_halted:
+        yield Rejection(rule=facts.entries_halted, was="an entry while entries are halted", allowed="exits")
 
 
 def _market_rejections(limits: RiskLimits, instrument: Instrument, facts: RiskFacts) -> Iterator[Rejection]:

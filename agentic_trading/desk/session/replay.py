@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, NamedTuple, Self
@@ -17,9 +17,15 @@ from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.agents import OwnAgent, agent_of_run, shipped_agent, source_changes
+from agentic_trading.desk.session.entry_resumes import RecordedResumes
 from agentic_trading.desk.session.feeds import bar_grid
 from agentic_trading.desk.session.options import plan_on_record
-from agentic_trading.desk.session.run_setup import recorded_attempts, replayed_run, tables_with
+from agentic_trading.desk.session.run_setup import (
+    recorded_attempts,
+    recorded_entries,
+    replayed_run,
+    tables_with,
+)
 from agentic_trading.desk.session.session_run import (
     SessionObserver,
     SessionResult,
@@ -31,6 +37,7 @@ from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision, StoreError
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.operate.log_check import check_file
 from agentic_trading.operate.session_folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.platform import port_adapters
@@ -111,7 +118,7 @@ async def replay(
     if manifest.digest is None and not allow_incomplete:
         raise NoDigestError(session, manifest.run_number)
     intact_lines, warnings = await _intact_lines(folder, manifest, allow_incomplete=allow_incomplete)
-    recorded, asked = await _recording(folder, manifest, intact_lines)
+    recorded, asked, resumes = await _recording(folder, manifest, intact_lines)
     seen = ReplayObservations(asked)
     compared = DecisionComparison(folder.decisions(manifest.run_number))
     await asyncio.to_thread(compared.open)
@@ -128,6 +135,7 @@ async def replay(
     with no_network(), closing(compared):
         try:
             setup = await _setup(folder, manifest, recorded, workers, own)
+            setup = replace(setup, risk=manifest.risk, zone=manifest.zone, resumes=resumes)
             observer = SessionObserver(after_slice, wrap=lambda gateway: ObservedGateway(gateway, seen, edit))
             await play_session(setup, played, observer)
         except _EndedByMissError:
@@ -152,13 +160,15 @@ async def replay(
 
 async def _recording(
     folder: SessionFolder, manifest: RunManifest, intact_lines: int | None
-) -> tuple[port_adapters.Recording, AbstractSet["AskedRequest"]]:
-    """Return the recorded answers of a run, and its requests."""
-    recorded, asked = port_adapters.recording(), set[AskedRequest]()
-    async for attempt in recorded_attempts(folder, manifest, intact_lines=intact_lines):
-        recorded.add(attempt)
-        asked.add(AskedRequest.of(attempt.envelope))
-    return recorded, asked
+) -> tuple[port_adapters.Recording, AbstractSet["AskedRequest"], RecordedResumes]:
+    """Return the recorded answers of a run, its requests, and the operators' resumes of its entries."""
+    recorded, asked, resumes = port_adapters.recording(), set[AskedRequest](), RecordedResumes()
+    async for entry in recorded_entries(folder, manifest, intact_lines=intact_lines):
+        resumes.read(entry.record)
+        if isinstance(entry.record, LLMInteraction):
+            recorded.add(entry.record)
+            asked.add(AskedRequest.of(entry.record.envelope))
+    return recorded, asked, resumes
 
 
 async def _intact_lines(

@@ -3,7 +3,7 @@
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import BaseModel
 
@@ -145,6 +145,29 @@ class FillingCost(BaseModel, frozen=True):
     intents: list[Shortfall] = []
 
 
+class EntryChange(BaseModel, frozen=True):
+    """A loss limit that was reached, or the resume of halted entries.
+
+    Attributes:
+        kind: `tripped` or `resumed`.
+        at: The close.
+        rules: The limit, or the rules that had halted entries.
+        equity: The equity at this close.
+        base: The equity that the loss was measured from. None for a resume.
+        floor: The equity at which the limit was reached. None for a resume.
+        by: The operator who resumed. Empty for the next day and for a limit.
+
+    """
+
+    kind: Literal["tripped", "resumed"]
+    at: datetime | None
+    rules: tuple[str, ...]
+    equity: Decimal
+    base: Decimal | None = None
+    floor: Decimal | None = None
+    by: str = ""
+
+
 class UnpricedWord(BaseModel, frozen=True):
     """A word in the answers of a model that has no price, such as `service_tier=on_demand`.
 
@@ -179,6 +202,8 @@ class RunReport(BaseModel, frozen=True):
             count.
         in_doubt: The number of calls that may have been billed. They are charged in full.
         cancelled: The number of orders that were not completely filled, by reason.
+        entry_changes: The loss limits that were reached, and the resumes of entries, in order.
+        entries_halted: The rules that halted entries at the end.
         working: The orders that were open at the end.
         open_positions: The positions that were open at the end.
         market_now_pnl: The profit of the same orders if each had been filled at the open of the next bar.
@@ -219,6 +244,8 @@ class RunReport(BaseModel, frozen=True):
     orders: int
     orders_refused: Counts = {}
     cancelled: Counts = {}
+    entry_changes: list[EntryChange] = []
+    entries_halted: list[str] = []
     working: list[WorkingOrder] = []
     open_positions: list[OpenPosition] = []
     fills: int

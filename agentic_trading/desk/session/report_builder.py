@@ -3,11 +3,13 @@
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Protocol, TypedDict
 
 from agentic_trading.desk.decisions import SessionCounters
 from agentic_trading.desk.exchange import Fill
+from agentic_trading.desk.execution.events import RiskResumed, RiskTripped
 from agentic_trading.desk.execution.shortfall import shortfalls, total_shortfall
 from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.market.samples import PANELS, SAMPLES
@@ -107,7 +109,17 @@ def _trade_counts(counters: SessionCounters) -> dict[str, Any]:
         "fills": counters.fills,
         "first_fill_id": counters.first_fill_id,
         "fees": counters.fees,
+        "entry_changes": [_entry_change(at, body) for at, body in counters.trips],
+        "entries_halted": list(counters.entries_halted),
     }
+
+
+def _entry_change(at: datetime | None, body: RiskTripped | RiskResumed) -> report.EntryChange:
+    if isinstance(body, RiskResumed):
+        return report.EntryChange(kind="resumed", at=at, rules=body.rules, equity=body.equity, by=body.by)
+    return report.EntryChange(
+        kind="tripped", at=at, rules=(body.rule,), equity=body.equity, base=body.base, floor=body.floor
+    )
 
 
 async def _attempts_of(manifest: RunManifest, store: ScannableLog, tables: Tables) -> "_Attempts":

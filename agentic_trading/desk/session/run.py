@@ -16,10 +16,12 @@ from agentic_trading.client.gateway import AskingGateway, GatewayReply
 from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.decisions import DecisionLog
+from agentic_trading.desk.execution.entry_halt import NoResumes, ResumeSource
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.session import feeds as session_feeds
 from agentic_trading.desk.session import trading
+from agentic_trading.desk.session.entry_resumes import ControlsPlace, OperatorResumes, RecordedResumes
 from agentic_trading.desk.session.options import RunOptions
 from agentic_trading.desk.session.report import RunProgress, RunReport
 from agentic_trading.desk.session.report_builder import report_of
@@ -560,12 +562,25 @@ class ActiveRun:
             data=manifest.data[0].name,
             agent=self.opened.agent,
             ends_on_error=manifest.mode == "backtest",
+            risk=manifest.risk,
+            zone=manifest.zone,
+            resumes=self._resumes(),
             feeds=feeds,
             most_bars=options.most_bars,
             answers=self.opened.answers,
             clock=trading.clock_for(manifest.mode, paced=options.asks_models),
             earlier_calls=None if self.opened.earlier is None else self.opened.earlier.asked,
         )
+
+    def _resumes(self) -> ResumeSource:
+        options, manifest, earlier = self.options, self.opened.manifest, self.opened.earlier
+        if manifest.mode == "backtest":
+            return NoResumes()
+        place = ControlsPlace(options.out, options.config.ledger.url, manifest.tenant)
+        if earlier is None:
+            return OperatorResumes(place, manifest.session_id, RecordedResumes())
+        fed = [kept.last_close for kept in earlier.bars.values()]
+        return OperatorResumes(place, manifest.session_id, earlier.resumes, fed)
 
     def _feed(self, feed: session_feeds.ReadAhead) -> BarFeed:
         fed = self.opened.earlier.bars[feed.symbol] if self.opened.earlier else None

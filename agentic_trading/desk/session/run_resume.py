@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from agentic_trading.client.call_log import EarlierCalls
+from agentic_trading.desk.execution.events import RiskResumed
 from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.session.agents import agent_of_run
+from agentic_trading.desk.session.entry_resumes import RecordedResumes
 from agentic_trading.desk.session.feeds import KeptBars, ReadAhead, kept_bars
 from agentic_trading.desk.session.options import RunOptions, plan_on_record
 from agentic_trading.governance.events import kinds_to_read
@@ -33,13 +35,17 @@ NowAndBefore = tuple[object, object]
 
 @dataclass(frozen=True, slots=True)
 class InterruptedRun:
-    """The state of an interrupted run: its answers, their charges, its bars, and its calls over a bus."""
+    """The state of an interrupted run.
+
+    It has the answers, their charges, the bars, the calls over a bus, and the operators' resumes of entries.
+    """
 
     answers: port_adapters.Recording
     bookings: Sequence[LedgerEntry]
     lost: Mapping[str, LostAttempt]
     bars: Mapping[str, KeptBars]
     asked: EarlierCalls
+    resumes: RecordedResumes = field(default_factory=RecordedResumes)
 
     @property
     def spent_nusd(self) -> int:
@@ -86,16 +92,24 @@ async def read_interrupted_run(
     Of the log, only the calls and the events about calls and money of this run are read. A call with an
     unknown outcome counts with its maximum cost.
     """
-    answers, asked = port_adapters.recording(), EarlierCalls()
+    answers, asked, resumes = port_adapters.recording(), EarlierCalls(), RecordedResumes()
     rebuild = LedgerRebuild(manifest.tenant, manifest.mode)
-    kinds = (INTERACTION, CallRequested.KIND, CallUnanswered.KIND, *await kinds_to_read(records))
+    kinds = (
+        INTERACTION,
+        CallRequested.KIND,
+        CallUnanswered.KIND,
+        RiskResumed.KIND,
+        *await kinds_to_read(records),
+    )
     async with aclosing(records.entries(RecordQuery(kind=kinds, after=manifest.first_seq))) as entries:
         async for entry in entries:
             rebuild.read(entry.record)
             asked.read(entry.record)
+            resumes.read(entry.record)
             if isinstance(entry.record, LLMInteraction):
                 answers.add(entry.record)
-    return InterruptedRun(answers, rebuild.entries(), rebuild.lost(), await _fed(folder, manifest), asked)
+    fed = await _fed(folder, manifest)
+    return InterruptedRun(answers, rebuild.entries(), rebuild.lost(), fed, asked, resumes)
 
 
 async def resumable_manifest(
@@ -150,6 +164,8 @@ def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Seque
         "--inject": (options.inject, manifest.inject),
         "--seed": (options.seed, manifest.seed),
         "the tenant": (options.tenant, manifest.tenant),
+        "[risk]": (options.config.risk.on_record, manifest.risk.on_record),
+        "zone": (options.config.zone, manifest.zone),
         **terms_now_and_before(options, manifest),
     }
     # The bus must be the same, because its claims and its ledger have the calls that were already paid for.

@@ -88,7 +88,7 @@ async def new_run(
         symbols = [source.data.symbol for source in named]
         terms = options.plan_terms(None if recorded is None else plan_on_record(recorded.manifest))
         manifest = RunManifest(
-            version=2 if own is None else 3,
+            version=2 if own is None and not options.config.risk.rules else 3,
             package=__version__,
             session_id=_session_id(options, recorded, answers, run_number, symbols, own),
             run_number=run_number,
@@ -113,6 +113,8 @@ async def new_run(
             bus=run_resume.bus_of(options),
             plan=None if terms is None else terms.model_dump(mode="json"),
             agent=None if own is None else own.on_record,
+            risk=options.config.risk,
+            zone=options.config.zone,
             first_seq=(await store.head())[0],
             starts=1,
             started_at=SystemClock().now(),

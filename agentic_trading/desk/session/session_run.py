@@ -16,6 +16,7 @@ from agentic_trading.client.gateway import AskingGateway
 from agentic_trading.desk.agents.agent import Agent
 from agentic_trading.desk.decisions import CountingGateway, DecisionLoggingGateway, SessionCounters
 from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
+from agentic_trading.desk.execution.entry_halt import NoResumes, ResumeSource
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.shortfall import Baselines
 from agentic_trading.desk.instrument import Instruments
@@ -28,6 +29,7 @@ from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.port_adapters import boards_of, first_useful, ledger_of
+from agentic_trading.trading_limits import LossLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,9 @@ class SessionSetup:
         data: The name of the data.
         agent: The agent, or None for the shipped one of the data.
         ends_on_error: Whether an error of the agent ends the session.
+        risk: The loss limits of the configuration. Those of the agent hold too.
+        zone: The time zone of the days of loss limits.
+        resumes: The commands of operators that resume halted entries.
 
     """
 
@@ -59,6 +64,9 @@ class SessionSetup:
     data: str = ""
     agent: Agent | None = None
     ends_on_error: bool = True
+    risk: LossLimits = field(default_factory=LossLimits)
+    zone: str = "UTC"
+    resumes: ResumeSource = field(default_factory=NoResumes)
 
 
 QUIET_BARS = 3
@@ -286,6 +294,9 @@ async def _trade(
         data=setup.data,
         agent=setup.agent,
         ends_on_error=setup.ends_on_error,
+        risk=setup.risk,
+        zone=await asyncio.to_thread(ZoneInfo, setup.zone),
+        resumes=setup.resumes,
         session_id=setup.session_id,
         tenant=setup.config.tenant_ids[0],
         gateway=gateway,

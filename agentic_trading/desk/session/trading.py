@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from agentic_trading.desk.exchanges.paper import PaperExchange
 from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
 from agentic_trading.desk.execution.candidates import fill_strategy_rule
 from agentic_trading.desk.execution.check import check_fill_strategy
+from agentic_trading.desk.execution.entry_halt import EntryHalt, NoResumes, ResumeSource
 from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
 from agentic_trading.desk.execution.shortfall import Baselines
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
@@ -45,6 +46,7 @@ from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
 from agentic_trading.llm.providers.offline import MODEL, SCRIPTED_MODEL, RecordedAnswers, Rule, RulesProvider
 from agentic_trading.operate.providers import PATIENCE
 from agentic_trading.platform.config import FallbackConfig, ProviderConfig, RunMode, provider_and_model
+from agentic_trading.trading_limits import LossLimits
 
 STARTING_CASH = Decimal(100_000)
 COSTS = TradingCosts()
@@ -247,6 +249,9 @@ def trading_session(
     data: str = "",
     agent: Agent | None = None,
     ends_on_error: bool = True,
+    risk: LossLimits = LossLimits(),  # noqa: B008 - frozen
+    zone: tzinfo = UTC,
+    resumes: ResumeSource | None = None,
     session_id: str,
     tenant: str,
     gateway: AskingGateway,
@@ -264,6 +269,9 @@ def trading_session(
         data: The name of the first source of bars.
         agent: The agent. Default: the shipped one for `data`.
         ends_on_error: Whether an error of a handler ends the session.
+        risk: The loss limits of the configuration. Those of the agent hold too.
+        zone: The time zone of the days of loss limits.
+        resumes: The commands of operators that resume halted entries. Default: there are none.
         session_id: The ids of the session are derived from it.
         tenant: The tenant that pays.
         gateway: Runs the calls and records the events.
@@ -278,7 +286,7 @@ def trading_session(
     agent = agent or shipped_agent(data)
     symbols = tuple(venue.instruments)
     fill_limits = agent.fill_limits(Timeframe.D1 if data in PANELS else BASE)
-    risk_limits = agent.risk_limits(symbols)
+    risk_limits = agent.risk_limits(symbols).narrowed_to(risk)
     journal = TradeJournal(gateway, clock, tenant_id=tenant)
     router = OrderRouter(exchange, journal, venue.instruments, fill_limits, risk_limits)
     session = DeskSession(
@@ -295,6 +303,7 @@ def trading_session(
         intents=IntentSettings(router, exchange, venue.instruments, journal, risk_limits),
         questions=Questions(gateway, clock, tenant, answers.asked_by, agent.workflows),
         session=session,
+        halt=EntryHalt(session_id, risk_limits, zone, router, journal, resumes or NoResumes()),
         ends_on_error=ends_on_error,
     )
     executor = _execution_settings(agent, answers, session_id, tenant)
