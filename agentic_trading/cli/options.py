@@ -142,6 +142,17 @@ def usd_amount(text: str) -> Decimal:
         raise typer.BadParameter(f"{text!r} is not an amount in dollars. Use a number such as 2.50.") from e
 
 
+def decimal_number(text: str) -> Decimal:
+    """Parse a finite number without a conversion to float."""
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if not number.is_finite():
+        raise typer.BadParameter(f"{text!r} is not a number. Use a number such as 0.2 or -100.")
+    return number
+
+
 Model = Annotated[
     str,
     typer.Option(

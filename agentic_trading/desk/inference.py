@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Self
 
-from agentic_trading.desk.instrument import EXACT, USDT
+from agentic_trading.desk.instrument import EXACT, USDT, ZERO
 from agentic_trading.llm.limits import NANO
 from agentic_trading.platform.errors import OptionError
 
@@ -53,6 +53,38 @@ class InferenceRate:
     def net(self, pnl: Decimal, cost_nusd: int) -> Decimal:
         """Return a P&L in the quote currency, less the cost of its inference."""
         return EXACT.subtract(pnl, self.cost(cost_nusd))
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceGate:
+    """The conditions on the result of a run, for its exit code.
+
+    Attributes:
+        min_net_pnl: The least P&L net of inference, in the quote currency.
+        max_share: The largest cost of inference, as a share of the P&L before it.
+
+    """
+
+    min_net_pnl: Decimal | None = None
+    max_share: Decimal | None = None
+
+    def problems(self, pnl: Decimal, inference: Decimal | None) -> list[str]:
+        """Return the broken conditions. Both are broken by a cost that has no rate."""
+        if self.min_net_pnl is None and self.max_share is None:
+            return []
+        if inference is None:
+            return ["the cost of inference has no rate. Pass --inference-rate USDEUR=RATE"]
+        found, net = [], EXACT.subtract(pnl, inference)
+        if self.min_net_pnl is not None and net < self.min_net_pnl:
+            found.append(f"the P&L net of inference is {net}, and --min-net-pnl is {self.min_net_pnl}")
+        # Without a profit, there is nothing that a cost could be a share of.
+        most = None if self.max_share is None else EXACT.multiply(self.max_share, max(pnl, ZERO))
+        if most is not None and inference > most:
+            found.append(
+                f"inference cost {inference}, more than the share {self.max_share} (--max-inference-share) "
+                f"of a P&L of {pnl} before it"
+            )
+        return found
 
 
 def rate_for(currency: str, given: InferenceRate | None = None) -> InferenceRate | None:

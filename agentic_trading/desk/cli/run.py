@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from agentic_trading.cli import options as cli_options
+from agentic_trading.desk.cli.report import Rate
 
 FLAGS = {
     "mode": "--mode",
@@ -199,6 +200,24 @@ AgentConfig = Annotated[
     typer.Option("--agent-config", metavar="FILE", help="TOML file with the settings of --agent."),
 ]
 
+MinNetPnl = Annotated[
+    Decimal | None,
+    typer.Option(
+        "--min-net-pnl",
+        metavar="X",
+        parser=cli_options.decimal_number,
+        help="Exit code 1 if the P&L net of inference is below this.",
+    ),
+]
+MaxInferenceShare = Annotated[
+    Decimal | None,
+    typer.Option(
+        "--max-inference-share",
+        metavar="X",
+        parser=cli_options.decimal_number,
+        help="Exit code 1 if inference costs more than this share of the P&L before it, such as 0.2.",
+    ),
+]
 Page = Annotated[bool, typer.Option("--report", help="Also write the page of the run, as `report` does.")]
 
 
@@ -233,6 +252,9 @@ def run_command(
     policy: PolicyFileOption = None,
     principal: PrincipalOption = "",
     estimate: HowEstimated = "bound",
+    inference_rate: Rate = None,
+    min_net_pnl: MinNetPnl = None,
+    max_inference_share: MaxInferenceShare = None,
     yes: Yes = False,
     report: Page = False,
     as_json: AsJson = False,
@@ -242,6 +264,7 @@ def run_command(
     A model is asked only after you confirm the estimated cost. Ctrl-C stops the run after calls in flight.
     """
     from agentic_trading.desk.cli.run_output import run_and_print
+    from agentic_trading.desk.inference import InferenceGate
     from agentic_trading.desk.session.options import RunOptions
     from agentic_trading.operate.choices import CONFIGURED, own_model_row
 
@@ -251,6 +274,7 @@ def run_command(
     session |= {"bars": bars, "budget_usd": budget_usd, "max_calls": max_calls, "estimate": estimate}
     runs, loaded = _started(config, own_model=own_model_row(model, price, context), **own)
     session |= {"resume": resume, "model": model, "timeframe": timeframe, "recorded_from": recorded_from}
+    session |= {"inference_rate": inference_rate}
     session |= _traded(names := names_in(data), agent, agent_config, bars)
     options = RunOptions(
         out=out or runs / folder_for(names),
@@ -260,7 +284,8 @@ def run_command(
         record=record or base_url is not None,
         **session,
     )
-    run_and_print(options, yes=yes, as_json=as_json, page=report)
+    gate = {"min_net_pnl": min_net_pnl, "max_share": max_inference_share}
+    run_and_print(options, yes=yes, as_json=as_json, page=report, gate=InferenceGate(**gate))
 
 
 def _traded(names: tuple[str, ...], agent: str, config: Path | None, bars: int | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from agentic_trading.cli.exits import ExitCode, confirm, say, stop
 from agentic_trading.cli.output import PlainConsole, print_table, show_json, terminal_is_watching
 from agentic_trading.desk.cli.report import write_report
 from agentic_trading.desk.cli.summary import summary
+from agentic_trading.desk.inference import InferenceGate
 from agentic_trading.desk.session.options import RunOptions
 from agentic_trading.desk.session.preflight import Preflight, preflight
 from agentic_trading.desk.session.report import RunProgress
@@ -104,10 +105,12 @@ def no_bar() -> Iterator[OnProgress]:
     yield lambda _now: None
 
 
-def run_and_print(options: RunOptions, *, yes: bool, as_json: bool, page: bool = False) -> None:
+def run_and_print(
+    options: RunOptions, *, yes: bool, as_json: bool, page: bool = False, gate: InferenceGate
+) -> None:
     """Run a session and print its report. If it asks models, the user confirms the cost first.
 
-    With `page`, the page of the run is written too.
+    With `page`, the page of the run is written too. The exit code is 1 if the result breaks `gate`.
     """
     progress = bar_on_standard_error() if terminal_is_watching() and not as_json else no_bar()
     if options.asks_models:
@@ -124,10 +127,12 @@ def run_and_print(options: RunOptions, *, yes: bool, as_json: bool, page: bool =
     else:
         print_table(summary(report, has_page=page))
     if page:
-        write_report(options.out, run=report.run_number, err=True)
+        write_report(options.out, run=report.run_number, rate=options.inference_rate, err=True)
     if report.interrupted:
         say("Interrupted. To continue after the last closed bar, repeat the command with --resume.", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED)
+    if problems := gate.problems(report.pnl, report.inference):
+        stop(ExitCode.FOUND_WRONG, ". ".join(problems))
 
 
 def _confirm_cost(options: RunOptions, *, yes: bool) -> None:

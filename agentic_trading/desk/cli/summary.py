@@ -168,6 +168,7 @@ def _share(pnl: Decimal, report: RunReport) -> str:
 
 def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
     """Yield how to read the figures: risk, assumptions, and whether the period was known beforehand."""
+    yield from _net(report)
     if report.performance is not None:
         yield "risk", _risk(report.performance, report.year)
     if report.assumed:
@@ -182,6 +183,27 @@ def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
     else:
         calls = {reports.KNOWLEDGE.get(mark, mark): calls for mark, calls in report.knowledge.items()}
         yield "P&L by training cutoff", f"in calls: {output.counts(calls)}"
+
+
+def _net(report: RunReport) -> Iterator[tuple[str, str]]:
+    """Yield the P&L net of inference, and the round trips whose inference cost most."""
+    if not report.inference_nusd:
+        return
+    cost = f"inference {usd(report.inference_nusd)} USD"
+    if report.net_pnl is None:
+        yield "net of inference", f"-, {cost}: for a P&L in {report.currency}, pass --inference-rate"
+    else:
+        yield "net of inference", f"{_signed(report.net_pnl)} {report.currency}, after {cost}"
+    dearest = sorted(report.trades, key=lambda trade: trade.inference_nusd, reverse=True)
+    lines = [
+        f"{usd(trade.inference_nusd)} USD: {trade.side} {trade.quantity} {trade.symbol}, P&L {_signed(trade.pnl)}"
+        for trade in dearest
+        if trade.inference_nusd
+    ]
+    yield from zip_longest(["inference by trade"] if lines else [], output.capped(lines), fillvalue="")
+    if lines:
+        rest = report.inference_nusd - sum(trade.inference_nusd for trade in report.trades)
+        yield "", f"{usd(rest)} USD for calls without a trade"
 
 
 def _risk(figures: Performance, year: MarketYear | None) -> str:

@@ -24,6 +24,7 @@ from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.replay import recorded_feed
 from agentic_trading.desk.session.report import RunReport
 from agentic_trading.desk.session.report_builder import attempt_outcome, is_portfolio, report_of
+from agentic_trading.desk.session.round_trips import FillOnRecord
 from agentic_trading.desk.session.run_setup import recorded_entries, tables_with
 from agentic_trading.desk.session.session_run import SessionResult
 from agentic_trading.desk.time_slices import TimeSlice, merge_feeds
@@ -75,14 +76,6 @@ class AttemptOnRecord:
     cost_nusd: int
     first_cost_nusd: int
     price_book: str
-
-
-@dataclass(frozen=True, slots=True)
-class FillOnRecord:
-    """A fill, and the id of its event."""
-
-    event_id: str
-    fill: Fill
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from typing import Literal
 from pydantic import ValidationError
 from typing_extensions import override
 
+from agentic_trading.desk.inference import DOLLARS, InferenceRate, rate_for
+from agentic_trading.desk.instrument import USDT
 from agentic_trading.desk.market.samples import PANELS
 from agentic_trading.desk.planning.params import FAMILIES, PlanTerms, family_of
 from agentic_trading.desk.session.agents import OwnAgent
@@ -63,6 +65,7 @@ class RunOptions(choices.ProviderOptions):
         family: The strategy family of a portfolio plan. Empty means the default.
         rounds: The number of sets that a portfolio plan asks for. None means the default.
         agent: The agent of the user. None for the shipped agent of the data.
+        inference_rate: The price of one US dollar in the quote currency. None for 1 in USD and USDT.
 
     Raises:
         OptionError: If a value is not allowed, or values do not fit together.
@@ -86,6 +89,7 @@ class RunOptions(choices.ProviderOptions):
     family: str = ""
     rounds: int | None = None
     agent: OwnAgent | None = None
+    inference_rate: InferenceRate | None = None
 
     def __post_init__(self) -> None:
         """Check all values that need no file."""
@@ -108,6 +112,7 @@ class RunOptions(choices.ProviderOptions):
         self._check_calls()
         self._check_bus()
         self._check_plan()
+        rate_for(self.currency, self.inference_rate)
         tenants = self.config.tenant_ids
         if len(tenants) > 1 and DEFAULT_TENANT not in tenants:
             allowed = f"one tenant in the configuration of a run, or one with the name {DEFAULT_TENANT}"
@@ -181,6 +186,11 @@ class RunOptions(choices.ProviderOptions):
     def is_planned(self) -> bool:
         """Whether the shipped planner trades the data, a sample of many stocks, as one portfolio."""
         return self.agent is None and self.data[0] in PANELS
+
+    @property
+    def currency(self) -> str:
+        """The quote currency of the data."""
+        return DOLLARS[0] if self.data[0] in PANELS else USDT
 
     @property
     def mode(self) -> RunMode:

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from agentic_trading.desk.exchange import OrderType
 from agentic_trading.desk.execution.shortfall import Shortfall, TotalShortfall
-from agentic_trading.desk.instrument import Side
+from agentic_trading.desk.instrument import USDT, Side
 from agentic_trading.desk.market.bar import TradingYear
 from agentic_trading.desk.metrics import Performance
 from agentic_trading.desk.planning.events import PlanChosen
@@ -145,6 +145,32 @@ class FillingCost(BaseModel, frozen=True):
     intents: list[Shortfall] = []
 
 
+class TradeReport(BaseModel, frozen=True):
+    """A round trip: the trades of one symbol from a flat position to the next, or to the end of the run.
+
+    Attributes:
+        side: `long` or `short`.
+        quantity: The largest position.
+        closed: The time of the last trade. None if the position is open.
+        pnl: The P&L after fees, before inference. An open position counts at the last close.
+        inference_nusd: The cost of the calls in the traces of its fills. A trace that led to several round
+            trips counts for the first.
+        net: The P&L less this cost, in the quote currency. None without a rate.
+        fill_id: The first fill.
+
+    """
+
+    symbol: str
+    side: Literal["long", "short"]
+    quantity: Decimal
+    opened: datetime
+    closed: datetime | None
+    pnl: Decimal
+    inference_nusd: int
+    net: Decimal | None
+    fill_id: str
+
+
 class EntryChange(BaseModel, frozen=True):
     """A loss limit that was reached, or the resume of halted entries.
 
@@ -206,6 +232,12 @@ class RunReport(BaseModel, frozen=True):
         entries_halted: The rules that halted entries at the end.
         working: The orders that were open at the end.
         open_positions: The positions that were open at the end.
+        currency: The quote currency.
+        inference_nusd: The cost of all calls, in nano-dollars. An answer from a recording counts with the
+            cost of its first call.
+        inference: The same in the quote currency. None without a rate.
+        net_pnl: The P&L less the cost of inference. None without a rate.
+        trades: The round trips, in order of their first fill.
         market_now_pnl: The profit of the same orders if each had been filled at the open of the next bar.
         performance: The figures of the account at each close, or None without a bar.
         knowledge: The number of calls, by whether the model's training data may include the period.
@@ -252,6 +284,11 @@ class RunReport(BaseModel, frozen=True):
     first_fill_id: str
     fees: Decimal
     pnl: Decimal
+    currency: str = USDT
+    inference_nusd: int = 0
+    inference: Decimal | None = None
+    net_pnl: Decimal | None = None
+    trades: list[TradeReport] = []
     equity_start: Decimal
     equity_end: Decimal
     buy_and_hold_pnl: Decimal

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -11,12 +12,14 @@ from agentic_trading.desk.decisions import SessionCounters
 from agentic_trading.desk.exchange import Fill
 from agentic_trading.desk.execution.events import RiskResumed, RiskTripped
 from agentic_trading.desk.execution.shortfall import shortfalls, total_shortfall
-from agentic_trading.desk.instrument import EXACT, ZERO
+from agentic_trading.desk.inference import InferenceRate, rate_for
+from agentic_trading.desk.instrument import EXACT, USDT, ZERO
 from agentic_trading.desk.market.samples import PANELS, SAMPLES
 from agentic_trading.desk.metrics import Performance, performance
 from agentic_trading.desk.session import report, trading
 from agentic_trading.desk.session.agents import shipped_agent
 from agentic_trading.desk.session.feeds import without_symbol
+from agentic_trading.desk.session.round_trips import FillOnRecord, trips_of
 from agentic_trading.desk.session.session_run import BarCounts, SessionResult
 from agentic_trading.governance.limits import SHORT_LIVED
 from agentic_trading.governance.prices import price_advice
@@ -50,10 +53,14 @@ async def report_of(
     tables: Tables,
     *,
     elapsed_s: float,
+    rate: InferenceRate | None = None,
 ) -> report.RunReport:
-    """Return the report of a run, from its result so far and the attempts in `store`."""
+    """Return the report of a run, from its result so far and the attempts in `store`.
+
+    `rate` is the price of a dollar in the quote currency. Default: 1 for USD and USDT, otherwise unknown.
+    """
     # Attempts are read one by one and not kept, so that the memory does not grow with the session.
-    attempts = await _attempts_of(manifest, store, tables)
+    attempts = await _attempts_of(manifest, store, tables, {fill.trace_id for fill in played.fills})
     counters = played.counters
     baselines = await _baselines(manifest, played)
     equity_end = _equity(played)
@@ -75,6 +82,7 @@ async def report_of(
         max_calls=manifest.max_calls,
         injected=attempts.injected(trading.fault_kinds(manifest.inject)),
         **_trade_counts(counters),
+        **_net_result(played, attempts, rate),
         budget_nusd=int(manifest.budget_usd * NANO),
         working=_working(played),
         open_positions=_open_positions(played),
@@ -94,6 +102,34 @@ async def report_of(
         elapsed_s=elapsed_s,
         interrupted=manifest.interrupted,
     )
+
+
+def _net_result(played: SessionResult, attempts: "_Attempts", given: InferenceRate | None) -> dict[str, Any]:
+    """Return the results net of inference, as fields of the report."""
+    currency = USDT if played.account is None else played.account.currency
+    rate, cost = rate_for(currency, given), attempts.first_cost_nusd
+    pnl = EXACT.subtract(_equity(played), trading.STARTING_CASH)
+    fills = [FillOnRecord(fill.fill_id, fill) for fill in played.fills]
+    return {
+        "currency": currency,
+        "inference_nusd": cost,
+        "inference": None if rate is None else rate.cost(cost),
+        "net_pnl": None if rate is None else rate.net(pnl, cost),
+        "trades": [
+            report.TradeReport(
+                symbol=trip.symbol,
+                side="long" if trip.is_long else "short",
+                quantity=trip.quantity,
+                opened=trip.opened,
+                closed=trip.closed,
+                pnl=trip.pnl,
+                inference_nusd=trip.inference_nusd,
+                net=None if rate is None else rate.net(trip.pnl, trip.inference_nusd),
+                fill_id=trip.fill_id,
+            )
+            for trip in trips_of(fills, played.marks, attempts.costs)
+        ],
+    }
 
 
 def _trade_counts(counters: SessionCounters) -> dict[str, Any]:
@@ -122,8 +158,10 @@ def _entry_change(at: datetime | None, body: RiskTripped | RiskResumed) -> repor
     )
 
 
-async def _attempts_of(manifest: RunManifest, store: ScannableLog, tables: Tables) -> "_Attempts":
-    attempts = _Attempts(tables.capabilities)
+async def _attempts_of(
+    manifest: RunManifest, store: ScannableLog, tables: Tables, traded: AbstractSet[str]
+) -> "_Attempts":
+    attempts = _Attempts(tables.capabilities, traded)
     async for entry in store.scan(manifest.first_seq):
         if isinstance(entry.record, LLMInteraction):
             attempts.add(entry.record)
@@ -166,9 +204,12 @@ class _Hit:
 
 
 class _Attempts:
-    """The counts over the attempts of a run."""
+    """The counts over the attempts of a run, and the costs of the traces in `traded`, in nano-dollars."""
 
-    def __init__(self, capabilities: Capabilities) -> None:
+    def __init__(self, capabilities: Capabilities, traded: AbstractSet[str]) -> None:
+        self.first_cost_nusd = 0
+        self.costs = Counter[str]()
+        self._traded = traded
         self.sums = _Sums(
             attempts=0, sent=0, accepted=0, input_tokens=0, output_tokens=0, cost_nusd=0, in_doubt=0
         )
@@ -192,6 +233,9 @@ class _Attempts:
         sums["output_tokens"] += result.output_tokens
         sums["cost_nusd"] += result.cost_nusd
         sums["in_doubt"] += result.in_doubt
+        self.first_cost_nusd += result.original_cost_nusd
+        if envelope.trace_id in self._traded:
+            self.costs[envelope.trace_id] += result.original_cost_nusd
         self.models.add(result.model_requested)
         if result.unpriced:
             self._unpriced[f"{result.provider}/{result.model_requested}", result.unpriced] += 1

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from agentic_trading import __version__
@@ -453,7 +454,8 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
         async with aclosing(opened.answers.providers):
             manifest = await running.play(signals, on_progress)
         elapsed_s = clock.monotonic() - started
-        return await report_of(manifest, folder, running.played, store, tables, elapsed_s=elapsed_s)
+        terms: dict[str, Any] = {"elapsed_s": elapsed_s, "rate": options.inference_rate}
+        return await report_of(manifest, folder, running.played, store, tables, **terms)
 
 
 async def loaded_tables(options: RunOptions) -> Tables:
