@@ -73,7 +73,7 @@ def test_missing_rate_is_shown_in_summary() -> None:
 
 
 def test_rate_of_another_currency_is_refused() -> None:
-    with pytest.raises(OptionError, match="--inference-rate is USDEUR=0.91, and the P&L is in USDT"):
+    with pytest.raises(OptionError, match=r"--inference-rate is USDEUR=0\.91, and the P&L is in USDT"):
         options(inference_rate=InferenceRate("EUR", Decimal("0.91")))
 
 
