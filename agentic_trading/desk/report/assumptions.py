@@ -6,9 +6,9 @@ from math import sqrt
 
 from agentic_trading.desk.inference import DOLLARS, InferenceRate
 from agentic_trading.desk.metrics import deflated_sharpe_of, returns_of
-from agentic_trading.desk.report.figures import RoundTrip
 from agentic_trading.desk.report.record import RunOnRecord
 from agentic_trading.desk.session.report import KNOWLEDGE
+from agentic_trading.desk.session.round_trips import RoundTrip
 from agentic_trading.operate.choices import pluralize
 
 

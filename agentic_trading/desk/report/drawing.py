@@ -7,8 +7,9 @@ from typing import Final
 
 from agentic_trading.desk.instrument import Side
 from agentic_trading.desk.report.chart import ROW, Chart, ChartSize, TimePlot
-from agentic_trading.desk.report.figures import RoundTrip, drawdowns
-from agentic_trading.desk.report.record import NO_DECISION, DecisionOnRecord, FillOnRecord, RunOnRecord
+from agentic_trading.desk.report.figures import drawdowns
+from agentic_trading.desk.report.record import NO_DECISION, DecisionOnRecord, RunOnRecord
+from agentic_trading.desk.session.round_trips import FillOnRecord, RoundTrip
 
 WIDE, NARROW, SMALL = 900, 320, 290
 """The widths of charts: on a screen, on a phone, and next to others."""

@@ -20,9 +20,10 @@ from agentic_trading.desk.report.assumptions import (
 )
 from agentic_trading.desk.report.chart import Chart, bar_shape
 from agentic_trading.desk.report.drawing import PriceChart, equity_charts, price_charts
-from agentic_trading.desk.report.figures import EquityPeriod, RoundTrip, days, months, round_trips
+from agentic_trading.desk.report.figures import EquityPeriod, days, months, round_trips
 from agentic_trading.desk.report.record import AttemptOnRecord, RunOnRecord, cost_by
-from agentic_trading.desk.session.report import FAULT_NAMES, FAULT_OUTCOMES
+from agentic_trading.desk.session.report import FAULT_NAMES, FAULT_OUTCOMES, RunReport
+from agentic_trading.desk.session.round_trips import RoundTrip
 from agentic_trading.llm.limits import NANO
 from agentic_trading.monitor.render import packaged, rendered
 from agentic_trading.operate.choices import pluralize
@@ -223,8 +224,18 @@ def _warnings(run: RunOnRecord) -> Iterator[str]:
     if broken or manifest.digest is None:
         last = run.points[-1].at if run.points else None
         yield f"The page shows the run up to {moment(last)} UTC, the last time with complete records."
+    for rule in run.report.entries_halted:
+        yield f"Entries are halted by {rule} since {_halted_since(run.report, rule)}. Exits are let through."
     if manifest.interrupted:
         yield "The run was interrupted. The page shows it up to its last closed bar."
+
+
+def _halted_since(report: RunReport, rule: str) -> str:
+    """Return the close at which a limit was last reached, with its equity."""
+    for change in reversed(report.entry_changes):
+        if change.kind == "tripped" and rule in change.rules and change.at is not None:
+            return f"{moment(change.at)} UTC, at an equity of {money(change.equity)}"
+    return "the errors of the agent"
 
 
 def _claim(run: RunOnRecord) -> str:

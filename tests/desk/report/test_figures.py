@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from agentic_trading.desk.exchange import Fill
 from agentic_trading.desk.instrument import ZERO, Side
-from agentic_trading.desk.report.figures import days, drawdowns, months, trips_of
-from agentic_trading.desk.report.record import ClosePoint, FillOnRecord
+from agentic_trading.desk.report.figures import days, drawdowns, months
+from agentic_trading.desk.report.record import ClosePoint
+from agentic_trading.desk.session.round_trips import FillOnRecord, trips_of
 
 BEGIN = datetime(2023, 3, 31, 12, tzinfo=UTC)
 MARKS = {"BTCUSDT": Decimal(110), "ETHUSDT": Decimal(10)}

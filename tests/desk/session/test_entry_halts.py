@@ -15,6 +15,9 @@ from agentic_trading.desk import Agent, Bar, Desk, RiskLimits
 from agentic_trading.desk.exchange import Cancellation, Fill
 from agentic_trading.desk.execution.entry_halt import OperatorResume
 from agentic_trading.desk.instrument import Side
+from agentic_trading.desk.report.assumptions import ReportTerms
+from agentic_trading.desk.report.page import page_of
+from agentic_trading.desk.report.record import read_run
 from agentic_trading.desk.session.agents import load_agent
 from agentic_trading.desk.session.entry_resumes import RecordedResumes
 from agentic_trading.desk.session.replay import replay
@@ -287,7 +290,8 @@ async def ran_on_paper(folder: Path, bars: int, **changes: Any) -> Any:
     source = folder.parent / "BTCUSDT.csv"
     await asyncio.to_thread(write, source, csv_of(walk(CLOSES)["walk"]))
     run = options(folder, data=(str(source),), bars=None, mode="paper", agent=own)
-    config = PlatformConfig.model_validate({**run.config.public_values(), "risk": RISK})
+    values = {**run.config.public_values(), "risk": RISK}
+    config = await asyncio.to_thread(PlatformConfig.model_validate, values)
     return await ran(folder, data=(str(source),), bars=bars, agent=own, config=config, **changes)
 
 
@@ -364,3 +368,19 @@ async def test_killed_run_repeats_its_halt(tmp_path: Path) -> None:
     await ran_on_paper(tmp_path / "whole", 9)
 
     assert decided(tmp_path / "parts") == decided(tmp_path / "whole")
+
+
+async def test_report_page_shows_halted_entries(tmp_path: Path) -> None:
+    folder = tmp_path / "paper"
+    await ran_on_paper(folder, 5)
+
+    run = await read_run(folder)
+
+    (warning,) = [
+        each
+        for each in (await asyncio.to_thread(page_of, run, ReportTerms(None))).warnings
+        if "halted" in each
+    ]
+    assert warning.startswith(
+        "Entries are halted by max_drawdown_pct since 2026-01-05 00:15 UTC, at an equity"
+    )
