@@ -11,6 +11,7 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType({
     "json_repair": "salvage",
     "matplotlib": "desk",
     "numpy": "desk",
+    "polars": "data",
     "xllamacpp": "local",
 })
 """The extra of each optional package."""

@@ -29,10 +29,11 @@ MADE_BY_RUN = "a folder created by `run --out`"
 
 
 class DataSource(BaseModel, frozen=True):
-    """One feed of a run."""
+    """One feed of a run. Runs before the version that traded other lengths have bars of five minutes."""
 
     name: str
     symbol: str
+    timeframe: str = "5m"
 
 
 class AskedProvider(BaseModel, frozen=True):

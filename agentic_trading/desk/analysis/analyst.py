@@ -25,7 +25,7 @@ from agentic_trading.desk.analysis.judgement import Judgement, Layer, asked_asse
 from agentic_trading.desk.analysis.plan import plan_prices
 from agentic_trading.desk.analysis.portfolio_context import NO_PORTFOLIO, PortfolioContext, TrackRecord
 from agentic_trading.desk.exchange import Position
-from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.bar import LADDER, Timeframe
 from agentic_trading.desk.market.layers.features import UNSOURCED
 from agentic_trading.desk.market.snapshot import BASE, MarketSnapshot
 from agentic_trading.desk.market.triggers import Skip, SkipReason, Trigger, TriggerRules, decide
@@ -203,7 +203,7 @@ def _absent(layer: Layer, measured: Mapping[str, Any]) -> Content:
     return {"not_available": absent} if absent else {}
 
 
-_OF_ONE_FRAME: Final = tuple(f"{timeframe}." for timeframe in Timeframe)
+_OF_ONE_FRAME: Final = tuple(f"{timeframe}." for timeframe in LADDER)
 
 
 def _is_of_one_frame(name: str) -> bool:
@@ -297,7 +297,7 @@ def patterns_evidence(patterns: Mapping[str, Any], decision: Timeframe) -> dict[
     Absent patterns, and timeframes without a bar, are left out.
     """
     frames = patterns["timeframes"]
-    longer = [each for each in Timeframe if each.seconds >= decision.seconds and each in frames]
+    longer = [each for each in LADDER if each.seconds >= decision.seconds and each in frames]
     return {timeframe.value: _frame_patterns(frames[timeframe]) for timeframe in longer[:PATTERN_TIMEFRAMES]}
 
 

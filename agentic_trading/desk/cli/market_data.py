@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -16,10 +16,12 @@ from rich.table import Table
 from agentic_trading.cancellation import run_async
 from agentic_trading.cli import output
 from agentic_trading.cli.options import AsJson
-from agentic_trading.desk.cli.run import TimeframeOption
+from agentic_trading.desk.cli.run import ColumnsOption, TimeframeOption
 from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.bar_rows import NO_COLUMNS
 from agentic_trading.desk.market.feed import Duplicate, FeedItem, Gap, UnreadColumns
 from agentic_trading.desk.market.samples import SAMPLES, Sample
+from agentic_trading.desk.session.columns import named_columns
 from agentic_trading.desk.session.feeds import CheckedFeed, open_feeds, sources
 from agentic_trading.operate.lines import format_time
 
@@ -63,7 +65,7 @@ def sample_table(samples: Iterable[Sample]) -> Table:
     return output.listing(samples, columns, right=("rows",))
 
 
-async def read_contents(name: str, timeframe: str = "") -> Contents:
+async def read_contents(name: str, timeframe: str = "", columns: Mapping[str, str] = NO_COLUMNS) -> Contents:
     """Read a source to its end and return its contents.
 
     Raises:
@@ -71,7 +73,7 @@ async def read_contents(name: str, timeframe: str = "") -> Contents:
         MarketError: If a bar cannot be read or contradicts the bar before it.
 
     """
-    [feed] = await open_feeds(await asyncio.to_thread(sources, [name]), timeframe)
+    [feed] = await open_feeds(await asyncio.to_thread(sources, [name]), timeframe, columns=columns)
     items: list[FeedItem] = [item async for item in CheckedFeed(feed, name, feed.steps)]
     bars = [item for item in items if isinstance(item, Bar)]
     sample = SAMPLES.get(name.rpartition("=")[2])
@@ -139,9 +141,11 @@ def list_samples(*, as_json: AsJson = False) -> None:
 
 
 @app.command("describe", short_help="Show the contents of a sample or a file.")
-def describe_source(name: Source, *, timeframe: TimeframeOption = "", as_json: AsJson = False) -> None:
+def describe_source(
+    name: Source, *, timeframe: TimeframeOption = "", columns: ColumnsOption = "", as_json: AsJson = False
+) -> None:
     """Read a sample or a file like a run does, and print its rows, span, gaps, licence and checksum."""
-    contents = run_async(read_contents(name, timeframe))
+    contents = run_async(read_contents(name, timeframe, named_columns(columns)))
     if as_json:
         output.show_json(contents)
     else:

@@ -52,6 +52,14 @@ TimeframeOption = Annotated[
         help="Length of the bars in files and on standard input. [default: found from the times of the bars]",
     ),
 ]
+ColumnsOption = Annotated[
+    str,
+    typer.Option(
+        "--columns",
+        metavar="FIELD=NAME,…",
+        help="Names of columns that are not usual ones, such as open_time=unix,volume=Shares.",
+    ),
+]
 Mode = Annotated[
     Literal["backtest", "paper"] | None,
     typer.Option(
@@ -225,6 +233,7 @@ def run_command(
     *,
     data: MarketData,
     timeframe: TimeframeOption = "",
+    columns: ColumnsOption = "",
     agent: AgentPath = "",
     agent_config: AgentConfig = None,
     config: cli_options.ConfigFile = None,
@@ -275,7 +284,7 @@ def run_command(
     runs, loaded = _started(config, own_model=own_model_row(model, price, context), **own)
     session |= {"resume": resume, "model": model, "timeframe": timeframe, "recorded_from": recorded_from}
     session |= {"inference_rate": inference_rate}
-    session |= _traded(names := names_in(data), agent, agent_config, bars)
+    session |= _traded(names := names_in(data), columns, agent, agent_config, bars)
     options = RunOptions(
         out=out or runs / folder_for(names),
         config=loaded,
@@ -288,14 +297,18 @@ def run_command(
     run_and_print(options, yes=yes, as_json=as_json, page=report, gate=InferenceGate(**gate))
 
 
-def _traded(names: tuple[str, ...], agent: str, config: Path | None, bars: int | None) -> dict[str, Any]:
+def _traded(
+    names: tuple[str, ...], columns: str, agent: str, config: Path | None, bars: int | None
+) -> dict[str, Any]:
     """Return the options of the data and of the agent that trades it."""
     from agentic_trading.desk.session.agents import named_agent
+    from agentic_trading.desk.session.columns import named_columns
     from agentic_trading.desk.session.options import warm_up_bars
 
     own = named_agent(agent, config, names)
     # Warm-up bars come first, so that the first of --bars can be decided on.
-    return {"data": names, "agent": own, "warm_up": warm_up_bars(names, own) if bars else 0}
+    session = {"data": names, "columns": named_columns(columns)}
+    return session | {"agent": own, "warm_up": warm_up_bars(names, own) if bars else 0}
 
 
 def _started(path: Path | None, **given: Any) -> tuple[Path, Any]:

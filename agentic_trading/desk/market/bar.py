@@ -20,10 +20,20 @@ LARGEST_NUMBER = Decimal("1e18")
 class Timeframe(StrEnum):
     """The length of a bar. Windows start at multiples of it since 1970-01-01T00:00Z."""
 
+    S1 = "1s"
+    S5 = "5s"
+    S15 = "15s"
+    S30 = "30s"
+    M1 = "1m"
+    M3 = "3m"
     M5 = "5m"
     M15 = "15m"
+    M30 = "30m"
     H1 = "1h"
+    H2 = "2h"
     H4 = "4h"
+    H8 = "8h"
+    H12 = "12h"
     D1 = "1d"
 
     @property
@@ -42,14 +52,15 @@ class Timeframe(StrEnum):
         return EPOCH + (moment - EPOCH) // self.length * self.length
 
 
-SECONDS = {
-    Timeframe.M5: 300,
-    Timeframe.M15: 900,
-    Timeframe.H1: 3_600,
-    Timeframe.H4: 14_400,
-    Timeframe.D1: 86_400,
-}
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+SECONDS = {timeframe: int(timeframe[:-1]) * _UNITS[timeframe[-1]] for timeframe in Timeframe}
+LADDER = (Timeframe.M5, Timeframe.M15, Timeframe.H1, Timeframe.H4, Timeframe.D1)
+"""The timeframes of the shipped analyst, made of bars of five minutes."""
 LENGTHS = {timeframe: timedelta(seconds=seconds) for timeframe, seconds in SECONDS.items()}
+_WHOLE_GRIDS = frozenset(
+    each for each in Timeframe if each.seconds <= SECONDS[Timeframe.M15] or each is Timeframe.D1
+)
+"""The timeframes whose bars open at multiples of their length. Longer ones open at a multiple of 15 minutes."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -134,7 +145,7 @@ class Bar(BaseModel, frozen=True):
     digits of the source are kept. A value that the source does not have is None.
 
     Raises:
-        BarError: If the open time is not on the timeframe's grid, `low` and `high` do not enclose `open` and
+        BarError: If the open time is not on the grid, `low` and `high` do not enclose `open` and
             `close`, a price is below 1e-12, a number is above 1e18, an amount is negative, or
             `taker_buy_volume` is above `volume`.
 
@@ -172,8 +183,10 @@ class Bar(BaseModel, frozen=True):
     def _check_time(self) -> None:
         if not EPOCH <= self.open_time < LATEST:
             raise BarError("open_time", self.open_time.isoformat(), "from the year 1970 to 9998")
-        if self.timeframe.start_of(self.open_time) != self.open_time:
-            raise BarError("open_time", self.open_time.isoformat(), f"a multiple of {self.timeframe}")
+        # Markets open at the half or the quarter of an hour, so that their longer bars do too.
+        grid = self.timeframe if self.timeframe in _WHOLE_GRIDS else Timeframe.M15
+        if grid.start_of(self.open_time) != self.open_time:
+            raise BarError("open_time", self.open_time.isoformat(), f"a multiple of {grid}")
 
     def _check_prices(self) -> None:
         if self.low < SMALLEST_PRICE:
@@ -222,7 +235,7 @@ class Resampler:
     bars is skipped.
 
     Raises:
-        ValueError: If `target` is not a multiple of `source`.
+        ValueError: If `target` is not a multiple of `source`, or a bar is in two windows.
 
     """
 
@@ -245,8 +258,14 @@ class Resampler:
             closed.append(self._close())
         if not self._parts:
             self._ends = self._target.start_of(bar.open_time) + self._target.length
+        closes = bar.open_time + self._step
+        if closes > self._ends:
+            raise ValueError(
+                f"the bar from {bar.open_time.isoformat()} to {closes.isoformat()} is in two windows of {self._target}. "
+                f"Allowed: bars that end at {self._ends.isoformat()} or before"
+            )
         self._parts.append(bar)
-        if bar.open_time + self._step == self._ends:
+        if closes == self._ends:
             closed.append(self._close())
         return tuple(closed)
 

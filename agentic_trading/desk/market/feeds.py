@@ -1,21 +1,19 @@
 """Implementations of `BarFeed`: bars of a file, of memory, and of a stream such as standard input."""
 
 import asyncio
-import gzip
 import os
-import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Final, TypeVar
 
 from agentic_trading.clock import Clock
 from agentic_trading.desk.market.bar import Bar, Timeframe
-from agentic_trading.desk.market.bar_rows import LONGEST_LINE_BYTES, BarRows, line_text
-from agentic_trading.desk.market.errors import FeedUnavailableError
+from agentic_trading.desk.market.bar_files import PACKED, open_packed, readable
+from agentic_trading.desk.market.bar_rows import LONGEST_LINE_BYTES, NO_COLUMNS, BarRows, line_text
 from agentic_trading.desk.market.feed import (
     Calendar,
     Continuity,
@@ -42,8 +40,10 @@ class _Rows:
         calendar: Calendar | None = None,
         *,
         clock: Clock | None = None,
+        columns: Mapping[str, str] = NO_COLUMNS,
+        skips_others: bool = False,
     ) -> None:
-        self._rows = BarRows(source, symbol, timeframe)
+        self._rows = BarRows(source, symbol, timeframe, columns, skips_others=skips_others)
         self._continuity = Continuity(source, symbol, timeframe, calendar)
         self._clock = clock
         self._noted = 0
@@ -83,7 +83,7 @@ async def has_closed(bar: Bar, clock: Clock) -> bool:
 class CsvFeed:
     """A feed of the bars in a file, in the format of `BarRows`.
 
-    A file that ends in `.gz` is unpacked with gzip.
+    A file that ends in `.gz`, `.zip` or `.parquet` is unpacked.
 
     The file is read in blocks, in a thread, during the iteration.
 
@@ -95,6 +95,8 @@ class CsvFeed:
         most_bars: The maximum number of bars, or None for all.
         whole_rows_only: Whether to leave out a last row without a line end, because a crash may have cut it.
         clock: If given, no bar is yielded before it has closed by this clock.
+        columns: The names of columns by field, for names that are not known.
+        skips_others: Whether rows of other symbols are skipped.
 
     Raises:
         FeedUnavailableError: If the file cannot be read or unpacked. All items before the error are yielded
@@ -112,20 +114,30 @@ class CsvFeed:
         most_bars: int | None = None,
         whole_rows_only: bool = False,
         clock: Clock | None = None,
+        columns: Mapping[str, str] = NO_COLUMNS,
+        skips_others: bool = False,
     ) -> None:
         self.symbol = symbol
         self.timeframe = timeframe
-        self._calendar = calendar
         self._path = path
         self._most_bars = most_bars
         self._whole_rows_only = whole_rows_only
-        self._clock = clock
+        self._rows_of = partial(
+            _Rows,
+            path.name,
+            symbol,
+            timeframe,
+            calendar,
+            clock=clock,
+            columns=columns,
+            skips_others=skips_others,
+        )
 
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
         """Yield the bars, with notes between them."""
-        rows = _Rows(self._path.name, self.symbol, self.timeframe, self._calendar, clock=self._clock)
+        rows = self._rows_of()
         left, line = self._most_bars, 0
-        async with aclosing(self._blocks()) as blocks:
+        async with aclosing(self.blocks()) as blocks:
             async for block in blocks:
                 for raw in block:
                     if left == 0:
@@ -136,8 +148,14 @@ class CsvFeed:
                         if left is not None and isinstance(item, Bar):
                             left -= 1
 
-    async def _blocks(self) -> AsyncGenerator[list[bytes]]:
-        """Yield the lines of the file, about `CHUNK_BYTES` at a time."""
+    async def blocks(self) -> AsyncGenerator[list[bytes]]:
+        """Yield the lines of the file, about `CHUNK_BYTES` at a time.
+
+        Raises:
+            FeedUnavailableError: If the file cannot be read or unpacked.
+            BarFormatError: If a line is too long.
+
+        """
         line, rest = 0, b""
         async with aclosing(self._chunks()) as chunks:
             async for chunk in chunks:
@@ -153,9 +171,8 @@ class CsvFeed:
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
         """Yield the bytes of the file. No file is open between two blocks."""
-        if self._path.suffix == ".gz":
-            packed = await asyncio.to_thread(self._read, lambda: BytesIO(self._path.read_bytes()))
-            unpacked = gzip.GzipFile(fileobj=packed)
+        if self._path.suffix in PACKED:
+            unpacked = await asyncio.to_thread(open_packed, self._path)
             while chunk := await asyncio.to_thread(self._read, partial(unpacked.read, CHUNK_BYTES)):
                 yield chunk
             return
@@ -170,10 +187,42 @@ class CsvFeed:
             return file.read(CHUNK_BYTES)
 
     def _read(self, read: Callable[[], T]) -> T:
-        try:
+        with readable(self._path):
             return read()
-        except (OSError, EOFError, zlib.error) as e:
-            raise FeedUnavailableError(str(self._path), str(e)) from e
+
+
+@dataclass(frozen=True, slots=True)
+class FileHead:
+    """The open times of the first bars of a file, and the symbols of rows that were skipped."""
+
+    times: tuple[datetime, ...]
+    others: tuple[str, ...]
+
+
+async def read_head(
+    path: Path, *, symbol: str, most: int, columns: Mapping[str, str] = NO_COLUMNS
+) -> FileHead:
+    """Return the open times of the first `most` bars of a symbol in a file, in its order.
+
+    Raises:
+        FeedUnavailableError: If the file cannot be read or unpacked.
+        BarFormatError: If a text is not a time.
+
+    """
+    feed = CsvFeed(path, symbol=symbol, timeframe=Timeframe.S1)
+    rows = BarRows(path.name, symbol, Timeframe.S1, columns, skips_others=True)
+    times: list[datetime] = []
+    line = 0
+    async with aclosing(feed.blocks()) as blocks:
+        async for block in blocks:
+            for raw in block:
+                line += 1
+                time = rows.open_time(line, raw)
+                if time is not None:
+                    times.append(time)
+                if len(times) == most:
+                    return FileHead(tuple(times), tuple(rows.others))
+    return FileHead(tuple(times), tuple(rows.others))
 
 
 class MemoryFeed:
@@ -216,6 +265,7 @@ class StdinFeed:
         timeframe: The length of all bars.
         name: The name of the stream in errors.
         clock: If given, no bar is yielded before it has closed by this clock.
+        columns: The names of columns by field, for names that are not known.
 
     Raises:
         BarFormatError: If a line is not a bar, or has more than 64 KiB.
@@ -230,16 +280,18 @@ class StdinFeed:
         timeframe: Timeframe,
         name: str = "stdin",
         clock: Clock | None = None,
+        columns: Mapping[str, str] = NO_COLUMNS,
     ) -> None:
         self.symbol = symbol
         self.timeframe = timeframe
         self._fd = fd
         self._name = name
         self._clock = clock
+        self._columns = columns
 
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
         """Yield the bars, with notes between them, until the sender closes the stream."""
-        rows = _Rows(self._name, self.symbol, self.timeframe, clock=self._clock)
+        rows = _Rows(self._name, self.symbol, self.timeframe, clock=self._clock, columns=self._columns)
         async for line, raw in self._lines():
             for item in await rows.items(line, raw):
                 yield item

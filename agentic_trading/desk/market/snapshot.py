@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agentic_trading.desk.market.bar import Bar, ClosedBar, Resampler, Timeframe
+from agentic_trading.desk.market.bar import LADDER, Bar, ClosedBar, Resampler, Timeframe
 from agentic_trading.desk.market.correlation import CLOSES_KEPT, Close, ReferenceMarket
 from agentic_trading.desk.market.errors import BarSequenceError, NoBarsError, UnclosedBarError
 from agentic_trading.desk.market.frame import Frame, FrameGauge
@@ -83,8 +83,8 @@ class MarketView:
     def __init__(self, symbol: str, *, decision: Timeframe = Timeframe.H1) -> None:
         self._symbol = symbol
         self._decision = decision
-        self._resamplers = [Resampler(BASE, timeframe) for timeframe in Timeframe if timeframe is not BASE]
-        self._gauges = {timeframe: FrameGauge(timeframe) for timeframe in Timeframe}
+        self._resamplers = [Resampler(BASE, timeframe) for timeframe in LADDER if timeframe is not BASE]
+        self._gauges = {timeframe: FrameGauge(timeframe) for timeframe in LADDER}
         self._profile = VolumeProfile(PROFILE_BARS)
         self._days: deque[ClosedBar] = deque(maxlen=DAYS_KEPT)
         self._closes: deque[Close] = deque(maxlen=CLOSES_KEPT)

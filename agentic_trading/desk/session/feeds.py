@@ -3,14 +3,17 @@
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from agentic_trading.clock import Clock
 from agentic_trading.desk.market import feed as bar_feed
 from agentic_trading.desk.market.bar import EPOCH, Bar, Timeframe
+from agentic_trading.desk.market.bar_length import HEAD_ROWS, BarLength, length_text
+from agentic_trading.desk.market.bar_rows import NO_COLUMNS
+from agentic_trading.desk.market.feeds import read_head
 from agentic_trading.desk.market.samples import (
     PANELS,
     SAMPLES,
@@ -25,6 +28,7 @@ from agentic_trading.platform.errors import OptionError
 STDIN = "-"
 _STDIN_SYMBOL = "BTCUSDT"
 _RULE = "In SYMBOL=, the symbol has letters, digits, _ and ., at most 64 characters"
+_SYMBOLS_LISTED = 8
 _SYMBOL = re.compile(r"\w[\w.]{0,63}")
 
 
@@ -80,14 +84,25 @@ def bar_grid(data: DataSource) -> bar_feed.BarGrid:
     """Return the length and the open times of a source's bars. Reads the file of a sample of many stocks."""
     if data.name in PANELS:
         return bar_feed.BarGrid(Timeframe.D1, panel_calendar(load_panel_bars(data.name)))
-    return trading.GRID
+    return bar_feed.BarGrid(Timeframe(data.timeframe))
 
 
-async def open_feed(data: DataSource, clock: Clock | None = None) -> bar_feed.BarFeed:
+async def open_feed(
+    data: DataSource,
+    clock: Clock | None = None,
+    *,
+    timeframe: Timeframe | None = None,
+    columns: Mapping[str, str] = NO_COLUMNS,
+) -> bar_feed.BarFeed:
     """Return the feed of a source.
 
     A sample is read and checked now, other sources during the iteration. With a `clock`, files and standard
-    input yield no bar before it has closed.
+    input yield no bar before it has closed. Without a `timeframe`, the length of the bars of a file is found
+    by the step rule, and is that of `data` for standard input. `columns` are names of columns by field.
+
+    Raises:
+        OptionError: If the length of the bars of a file cannot be found.
+
     """
     if data.name in PANELS:
         bars, grid = await asyncio.to_thread(lambda: (load_panel_bars(data.name), bar_grid(data)))
@@ -96,8 +111,31 @@ async def open_feed(data: DataSource, clock: Clock | None = None) -> bar_feed.Ba
     if bare in SAMPLES:
         return trading.bars_feed(await asyncio.to_thread(load_sample, bare), symbol=data.symbol, name=bare)
     if bare == STDIN:
-        return trading.stdin_feed(symbol=data.symbol, clock=clock)
-    return trading.file_feed(Path(bare), symbol=data.symbol, clock=clock)
+        length = timeframe or Timeframe(data.timeframe)
+        return trading.stdin_feed(symbol=data.symbol, timeframe=length, clock=clock, columns=columns)
+    length = timeframe or await _found_length(Path(bare), data, columns)
+    return trading.file_feed(Path(bare), symbol=data.symbol, timeframe=length, clock=clock, columns=columns)
+
+
+async def _found_length(path: Path, data: DataSource, columns: Mapping[str, str]) -> Timeframe:
+    """Return the length of the bars of a file, or `trading.BASE` for a single bar."""
+    head = await read_head(path, symbol=data.symbol, most=HEAD_ROWS, columns=columns)
+    if head.others and not head.times:
+        listed = ", ".join(head.others[:_SYMBOLS_LISTED])
+        allowed = f"one of its symbols, such as {head.others[0]}={path}"
+        raise OptionError("--data", f"{data.name}, with rows of {listed} and no row of {data.symbol}", allowed)
+    found = BarLength(head.times)
+    if found.is_newest_first:
+        allowed = "rows in order of time, oldest first"
+        raise OptionError("--data", f"{data.name}, whose rows are newest first", allowed)
+    timeframe = found.timeframe
+    if timeframe is None and found.has_steps:
+        allowed = (
+            f"bars of {', '.join(Timeframe)}. If bars are missing between all of these, state their length "
+            f"with --timeframe, such as --timeframe {trading.BASE}"
+        )
+        raise OptionError("--data", f"{data.name}, {found.description}", allowed)
+    return timeframe or trading.BASE
 
 
 class BarSteps:
@@ -132,11 +170,12 @@ class BarSteps:
         if self.is_known or not self._steps:
             return
         shortest, own = min(self._steps), self._timeframe
-        looks = f"which looks like bars of {_length_text(shortest)}"
+        looks = f"which looks like bars of {length_text(shortest)}"
         if any(step % shortest for step in self._steps):
-            looks = f"whose bars are {', '.join(map(_length_text, sorted(self._steps)[:4]))} apart"
+            looks = f"whose bars are {', '.join(map(length_text, sorted(self._steps)[:4]))} apart"
         allowed = (
-            f"bars of {own}. If these are bars of {own} with missing bars between them, use --timeframe {own}"
+            f"bars of {own}. State another length with --timeframe. If these are bars of {own} with missing "
+            f"bars between them, use --timeframe {own}"
         )
         raise OptionError("--data", f"{self._name}, {looks}", allowed)
 
@@ -187,35 +226,55 @@ class ReadAhead:
 
 
 async def open_feeds(
-    named: Sequence[BarSource], timeframe: str = "", clock: Clock | None = None
+    named: Sequence[BarSource],
+    timeframe: str = "",
+    clock: Clock | None = None,
+    columns: Mapping[str, str] = NO_COLUMNS,
 ) -> list[ReadAhead]:
-    """Open all sources, and check the length of their bars, except for standard input.
+    """Open all sources, and find the length of their bars. Standard input has that of `--timeframe`.
 
     Args:
         named: The sources.
         timeframe: The value of `--timeframe`, empty if it was not given.
         clock: The machine's clock in paper mode, else None.
+        columns: The names of columns by field, of `--columns`.
 
     Raises:
-        OptionError: If a source has no bar, or bars of another length.
+        OptionError: If a source has no bar, or the sources have bars of different or unknown lengths.
         MarketError: If a text is not a bar.
 
     """
-    feeds = []
+    if timeframe not in {"", *Timeframe}:
+        raise OptionError("--timeframe", timeframe, ", ".join(Timeframe))
+    feeds: list[ReadAhead] = []
     for source in named:
         bare = without_symbol(source.data.name)
-        feed = await open_feed(source.data, clock)
-        if timeframe not in {"", feed.timeframe}:
-            raise OptionError(
-                "--timeframe", timeframe, f"{feed.timeframe}, the only supported length of bars for {bare}"
-            )
-        is_known = bool(timeframe) or bare in {*SAMPLES, *PANELS}
-        feed = ReadAhead(feed, source.data.name, is_known=is_known)
+        stated = Timeframe(timeframe) if timeframe else None
+        opened = await open_feed(source.data, clock, timeframe=stated, columns=columns)
+        if stated not in {None, opened.timeframe}:
+            raise OptionError("--timeframe", timeframe, f"{opened.timeframe}, the length of bars of {bare}")
         # A stream is checked during the run, because it cannot be read to its end first.
+        feed = ReadAhead(opened, source.data.name, is_known=bool(timeframe) or bare != STDIN)
         if bare != STDIN:
             await feed.check()
         feeds.append(feed)
+    _refuse_mixed_lengths(feeds)
     return feeds
+
+
+def _refuse_mixed_lengths(feeds: Sequence[ReadAhead]) -> None:
+    for feed in feeds[1:]:
+        if feed.timeframe is not feeds[0].timeframe:
+            was = f"bars of {feeds[0].timeframe} in {feeds[0].name}, and of {feed.timeframe} in {feed.name}"
+            raise OptionError("--data", was, "bars of one length in a session")
+
+
+def with_lengths(named: Sequence[BarSource], feeds: Sequence[ReadAhead]) -> list[BarSource]:
+    """Return the sources with the length of their bars, as a manifest keeps them."""
+    return [
+        replace(source, data=source.data.model_copy(update={"timeframe": str(feed.timeframe)}))
+        for source, feed in zip(named, feeds, strict=True)
+    ]
 
 
 class CheckedFeed:
@@ -356,11 +415,3 @@ def _refuse_empty(name: str, steps: BarSteps) -> None:
     """Raise `OptionError` if a source has ended without a bar."""
     if steps.is_empty:
         raise OptionError("--data", f"{name}, which holds no bar", "a source with at least one closed bar")
-
-
-def _length_text(step: timedelta) -> str:
-    minutes = step // timedelta(minutes=1)
-    for unit, length in (("d", 1_440), ("h", 60)):
-        if minutes % length == 0:
-            return f"{minutes // length}{unit}"
-    return f"{minutes}m"

@@ -1,7 +1,7 @@
 """The options of a run, and its configuration."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from agentic_trading.desk.inference import DOLLARS, InferenceRate, rate_for
 from agentic_trading.desk.instrument import USDT
+from agentic_trading.desk.market.bar_rows import NO_COLUMNS
 from agentic_trading.desk.market.samples import PANELS
 from agentic_trading.desk.planning.params import FAMILIES, PlanTerms, family_of
 from agentic_trading.desk.session.agents import OwnAgent
@@ -66,6 +67,7 @@ class RunOptions(choices.ProviderOptions):
         rounds: The number of sets that a portfolio plan asks for. None means the default.
         agent: The agent of the user. None for the shipped agent of the data.
         inference_rate: The price of one US dollar in the quote currency. None for 1 in USD and USDT.
+        columns: The names of columns in files and on standard input, by field, if they are not usual ones.
 
     Raises:
         OptionError: If a value is not allowed, or values do not fit together.
@@ -90,6 +92,7 @@ class RunOptions(choices.ProviderOptions):
     rounds: int | None = None
     agent: OwnAgent | None = None
     inference_rate: InferenceRate | None = None
+    columns: Mapping[str, str] = field(default_factory=lambda: NO_COLUMNS)
 
     def __post_init__(self) -> None:
         """Check all values that need no file."""

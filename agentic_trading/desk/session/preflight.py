@@ -12,6 +12,7 @@ from agentic_trading.desk.market.bar import EPOCH
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.agents import OwnAgent, agent_of_run, shipped_agent
 from agentic_trading.desk.session.feeds import STDIN, BarSource, open_feeds, sources, without_symbol
+from agentic_trading.desk.session.lengths import refuse_unfit_bars
 from agentic_trading.desk.session.options import RunOptions, plan_on_record
 from agentic_trading.desk.session.run import loaded_tables, stop_on_signals
 from agentic_trading.desk.session.run_resume import read_interrupted_run, refuse_other_inputs
@@ -202,8 +203,9 @@ async def _rehearse(
     remaining: _Remaining,
     rehearsal: Rehearsal,
 ) -> None:
-    feeds = await open_feeds(named, options.timeframe, trading.wall_clock(options.mode))
+    feeds = await open_feeds(named, options.timeframe, trading.wall_clock(options.mode), options.columns)
     own = _own_agent(options, manifest)
+    refuse_unfit_bars(own, feeds)
     terms = options.plan_terms(plan_on_record(manifest) if manifest else None)
     setup = SessionSetup(
         session_id="preflight",

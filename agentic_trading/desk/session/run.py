@@ -23,6 +23,7 @@ from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.session import feeds as session_feeds
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.entry_resumes import ControlsPlace, OperatorResumes, RecordedResumes
+from agentic_trading.desk.session.lengths import refuse_unfit_bars
 from agentic_trading.desk.session.options import RunOptions
 from agentic_trading.desk.session.report import RunProgress, RunReport
 from agentic_trading.desk.session.report_builder import report_of
@@ -436,7 +437,11 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
     started = clock.monotonic()
     named = await asyncio.to_thread(session_feeds.sources, options.data)
     tables = await loaded_tables(options)
-    feeds = await session_feeds.open_feeds(named, options.timeframe, trading.wall_clock(options.mode))
+    feeds = await session_feeds.open_feeds(
+        named, options.timeframe, trading.wall_clock(options.mode), options.columns
+    )
+    refuse_unfit_bars(options.agent, feeds)
+    named = session_feeds.with_lengths(named, feeds)
     folder = SessionFolder(options.out)
     await asyncio.to_thread(_refuse_unknown_principal, options)
     store = port_adapters.log_for(

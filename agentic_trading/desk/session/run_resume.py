@@ -12,6 +12,7 @@ from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.session.agents import agent_of_run
 from agentic_trading.desk.session.entry_resumes import RecordedResumes
 from agentic_trading.desk.session.feeds import KeptBars, ReadAhead, kept_bars
+from agentic_trading.desk.session.lengths import refuse_other_lengths
 from agentic_trading.desk.session.options import RunOptions, plan_on_record
 from agentic_trading.governance.events import kinds_to_read
 from agentic_trading.governance.ledger import LedgerEntry
@@ -118,6 +119,7 @@ async def resumable_manifest(
     """Return the manifest of the run to resume. Raises `OptionError` if the run cannot be resumed."""
     manifest = await asyncio.to_thread(folder.read_manifest, option="--out")
     refuse_other_inputs(options, manifest, [feed.name for feed in feeds])
+    refuse_other_lengths(feeds, manifest)
     fed = await _fed(folder, manifest)
     most = max((bars.count for bars in fed.values()), default=0)
     if options.most_bars is not None and options.most_bars < most:

@@ -292,6 +292,7 @@ async def _trade(
     session = trading.trading_session(
         venue,
         data=setup.data,
+        timeframe=setup.feeds[0].timeframe,
         agent=setup.agent,
         ends_on_error=setup.ends_on_error,
         risk=setup.risk,

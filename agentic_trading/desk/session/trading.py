@@ -29,6 +29,7 @@ from agentic_trading.desk.execution.shortfall import Baselines
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.instrument import USDT, Instruments
 from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.bar_rows import NO_COLUMNS
 from agentic_trading.desk.market.feed import BarFeed, BarGrid
 from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, StdinFeed
 from agentic_trading.desk.market.samples import PANELS, load_sample
@@ -169,9 +170,16 @@ def bars_feed(bars: Sequence[Bar], *, symbol: str, name: str, grid: BarGrid = GR
     return MemoryFeed(bars, symbol=symbol, timeframe=grid.timeframe, calendar=grid.calendar, name=name)
 
 
-def file_feed(path: Path, *, symbol: str, clock: Clock | None = None) -> BarFeed:
-    """Return a feed of the bars in a CSV file. With a `clock`, only closed bars are yielded."""
-    return CsvFeed(path, symbol=symbol, timeframe=BASE, clock=clock)
+def file_feed(
+    path: Path,
+    *,
+    symbol: str,
+    timeframe: Timeframe = BASE,
+    clock: Clock | None = None,
+    columns: Mapping[str, str] = NO_COLUMNS,
+) -> BarFeed:
+    """Return a feed of the bars of a symbol in a file. With a `clock`, only closed bars are yielded."""
+    return CsvFeed(path, symbol=symbol, timeframe=timeframe, clock=clock, columns=columns, skips_others=True)
 
 
 def kept_feed(path: Path, *, symbol: str, grid: BarGrid, most_bars: int | None = None) -> BarFeed:
@@ -186,9 +194,15 @@ def kept_feed(path: Path, *, symbol: str, grid: BarGrid, most_bars: int | None =
     )
 
 
-def stdin_feed(*, symbol: str, clock: Clock | None = None) -> BarFeed:
+def stdin_feed(
+    *,
+    symbol: str,
+    timeframe: Timeframe = BASE,
+    clock: Clock | None = None,
+    columns: Mapping[str, str] = NO_COLUMNS,
+) -> BarFeed:
     """Return a feed of the bars on standard input. With a `clock`, only closed bars are yielded."""
-    return StdinFeed(sys.stdin.fileno(), symbol=symbol, timeframe=BASE, clock=clock)
+    return StdinFeed(sys.stdin.fileno(), symbol=symbol, timeframe=timeframe, clock=clock, columns=columns)
 
 
 def wall_clock(mode: RunMode) -> Clock | None:
@@ -247,6 +261,7 @@ def trading_session(
     venue: PaperVenue,
     *,
     data: str = "",
+    timeframe: Timeframe = BASE,
     agent: Agent | None = None,
     ends_on_error: bool = True,
     risk: LossLimits = LossLimits(),  # noqa: B008 - frozen
@@ -267,6 +282,7 @@ def trading_session(
     Args:
         venue: The venue.
         data: The name of the first source of bars.
+        timeframe: The length of the bars.
         agent: The agent. Default: the shipped one for `data`.
         ends_on_error: Whether an error of a handler ends the session.
         risk: The loss limits of the configuration. Those of the agent hold too.
@@ -285,7 +301,7 @@ def trading_session(
     """
     agent = agent or shipped_agent(data)
     symbols = tuple(venue.instruments)
-    fill_limits = agent.fill_limits(Timeframe.D1 if data in PANELS else BASE)
+    fill_limits = agent.fill_limits(timeframe)
     risk_limits = agent.risk_limits(symbols).narrowed_to(risk)
     journal = TradeJournal(gateway, clock, tenant_id=tenant)
     router = OrderRouter(exchange, journal, venue.instruments, fill_limits, risk_limits)

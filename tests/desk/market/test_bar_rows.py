@@ -88,22 +88,22 @@ def test_unknown_columns_are_listed_once() -> None:
 
     assert made is not None
     assert made.close == 11
-    assert reader.unknown == ["Dividends", "rsi"]
+    assert reader.unknown == ["vwap", "Adj Close", "Dividends", "close_time", "rsi"]
 
 
 def test_missing_column_lists_accepted_names() -> None:
     error = refusal("close,open,high,low,volume")
 
     assert error.allowed.startswith(
-        "a column for each of open_time (or timestamp, time, datetime, date), open"
+        "a column for each of open_time (or timestamp, time, datetime, date, unix), open"
     )
 
 
 @pytest.mark.parametrize(
     ("raw", "value"),
     [
-        (b"PK\x03\x04\x14\x00\x00\x00", "a ZIP archive"),
-        (b"PAR1\x15\x04\x15\x00", "a Parquet file"),
+        (b"PK\x03\x04\x14\x00\x00\x00", "a ZIP archive without the ending .zip"),
+        (b"PAR1\x15\x04\x15\x00", "a Parquet file without the ending .parquet"),
         (b"\x1f\x8b\x08\x00", "gzip data without the ending .gz"),
         ("open_time".encode("utf-16"), "UTF-16 text"),
         (b"\xe9\xff", "bytes that are not UTF-8 text"),
@@ -197,7 +197,7 @@ def test_empty_optional_cells_are_unset() -> None:
     ("row", "column", "value"),
     [
         ("yesterday,10,12,9,11,3", "open_time", "yesterday"),
-        ("1767571200,10,12,9,11,3", "open_time", "1767571200"),
+        ("17675712,10,12,9,11,3", "open_time", "17675712"),
         ("0001-01-01T00:00:00+05:00,10,12,9,11,3", "open_time", "0001-01-01T00:00:00+05:00"),
         ("2026-01-05T00:02:00Z,10,12,9,11,3", "open_time", "2026-01-05T00:02:00+00:00"),
         ("2026-01-05T00:00:00Z,ten,12,9,11,3", "open", "ten"),

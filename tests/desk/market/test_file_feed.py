@@ -80,7 +80,7 @@ async def test_unread_columns_are_noted_once(tmp_path: Path) -> None:
 
     first, *rest = await read(path)
 
-    assert first == UnreadColumns(symbol="BTCUSDT", columns=("rsi",))
+    assert first == UnreadColumns(symbol="BTCUSDT", columns=("vwap", "rsi"))
     assert [type(item) for item in rest] == [Bar, Duplicate]
 
 

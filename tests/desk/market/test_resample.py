@@ -1,5 +1,6 @@
 """Longer bars come out when their window has closed, and never know what comes later."""
 
+from datetime import timedelta
 from decimal import Decimal
 
 import pytest
@@ -7,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.desk.market.bar import Bar, ClosedBar, Resampler, Timeframe
-from tests.desk.market.bars import bar, sample, series
+from tests.desk.market.bars import MONDAY, bar, sample, series
 
-LONGER = [timeframe for timeframe in Timeframe if timeframe is not Timeframe.M5]
+LONGER = [timeframe for timeframe in Timeframe if timeframe.seconds > Timeframe.M5.seconds]
 
 
 def resampled(bars: list[Bar], target: Timeframe) -> list[ClosedBar]:
@@ -70,6 +71,17 @@ def test_sum_with_unknown_part_is_unknown() -> None:
 def test_indivisible_timeframe_is_rejected() -> None:
     with pytest.raises(ValueError, match="Allowed: a multiple"):
         Resampler(Timeframe.H1, Timeframe.M15)
+
+
+def test_bar_across_two_windows_is_rejected() -> None:
+    half_past = bar(0, timeframe=Timeframe.H1).model_copy(
+        update={"open_time": MONDAY + timedelta(hours=3, minutes=30)}
+    )
+
+    with pytest.raises(
+        ValueError, match=r"is in two windows of 4h\. Allowed: bars that end at 2026-01-05T04:00"
+    ):
+        Resampler(Timeframe.H1, Timeframe.H4).push(half_past)
 
 
 @given(series(), st.sampled_from(LONGER), st.integers(0, 80))

@@ -5,7 +5,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.bar import LADDER, Timeframe
 from agentic_trading.desk.market.frame import Frame
 from agentic_trading.desk.market.gauges import BARS_NEEDED
 
@@ -35,10 +35,10 @@ class LayerFeatures:
 
     def frames(self, frames: Mapping[Timeframe, Frame]) -> list[Frame]:
         """Return the existing frames, shortest first, and note the timeframes without a closed bar."""
-        for timeframe in Timeframe:
+        for timeframe in LADDER:
             if timeframe not in frames:
                 self.not_available[timeframe.value] = NO_BAR
-        return [frames[timeframe] for timeframe in Timeframe if timeframe in frames]
+        return [frames[timeframe] for timeframe in LADDER if timeframe in frames]
 
     def keep(
         self, frame: Frame, values: Mapping[str, Value], *, unsourced: Collection[str] = ()
