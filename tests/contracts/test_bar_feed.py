@@ -1,208 +1,247 @@
-"""What every bar feed promises, and that a feed which breaks a promise is found out."""
+"""The suite of bar feeds passes on the shipped feeds, and finds feeds that break one promise each."""
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from typing_extensions import override
 
+from agentic_trading.clock import Clock
 from agentic_trading.desk.market.bar import Bar, Timeframe
-from agentic_trading.desk.market.errors import MarketError
-from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap
-from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, StdinFeed
-from tests.desk.market.bars import bar, rows
-
-FeedOf = Callable[[Sequence[Bar]], BarFeed]
-
-
-async def read(feed: BarFeed) -> tuple[list[FeedItem], MarketError | None]:
-    items: list[FeedItem] = []
-    try:
-        async for item in feed:
-            items.append(item)  # noqa: PERF401 - what came before an error counts
-    except MarketError as e:
-        return items, e
-    return items, None
+from agentic_trading.desk.market.errors import BarSequenceError
+from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap, UnclosedBar
+from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, StdinFeed, has_closed
+from agentic_trading.testing import BarFeedSuite, LiveBarFeedSuite, SimClock
+from tests.contracts.breaking import failures, unbroken
+from tests.desk.market.bars import rows
 
 
-async def names_what_it_gives(feed_of: FeedOf) -> None:
-    feed = feed_of([bar(0)])
-
-    assert (feed.symbol, feed.timeframe) == ("BTCUSDT", Timeframe.M5)
-
-
-async def gives_every_bar_once_unchanged_and_in_order(feed_of: FeedOf) -> None:
-    bars = [bar(place, f"{100 + place}.50") for place in range(12)]
-
-    assert await read(feed_of(bars)) == (bars, None)
+class TestMemoryFeed(BarFeedSuite):
+    @override
+    def feed(self, bars: Sequence[Bar]) -> BarFeed:
+        return MemoryFeed(bars, symbol=self.symbol, timeframe=self.timeframe)
 
 
-async def gives_nothing_for_nothing(feed_of: FeedOf) -> None:
-    assert await read(feed_of([])) == ([], None)
+class TestHourlyMemoryFeed(TestMemoryFeed):
+    symbol = "ETHUSDT"
+    timeframe = Timeframe.H1
 
 
-async def tells_a_gap_before_the_next_bar_and_invents_none(feed_of: FeedOf) -> None:
-    before, after = bar(3), bar(8)
+class TestCsvFeed(BarFeedSuite):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "bars.csv"
 
-    items, error = await read(feed_of([before, after]))
-
-    gap = Gap(
-        symbol="BTCUSDT", timeframe=Timeframe.M5, after=before.close_time, before=after.open_time, missing=4
-    )
-    assert (items, error) == ([before, gap, after], None)
-
-
-async def tells_an_equal_duplicate_in_its_place(feed_of: FeedOf) -> None:
-    first, second = bar(0), bar(1)
-
-    items, error = await read(feed_of([first, first, second]))
-
-    note = Duplicate(symbol="BTCUSDT", timeframe=Timeframe.M5, open_time=first.open_time)
-    assert (items, error) == ([first, note, second], None)
+    @override
+    def feed(self, bars: Sequence[Bar]) -> BarFeed:
+        self.path.write_bytes(rows(bars))
+        return CsvFeed(self.path, symbol=self.symbol, timeframe=self.timeframe)
 
 
-async def refuses_a_duplicate_with_other_values(feed_of: FeedOf) -> None:
-    items, error = await read(feed_of([bar(0, "100"), bar(0, "100.01"), bar(1)]))
+class TestStdinFeed(LiveBarFeedSuite):
+    @pytest.fixture(autouse=True)
+    def _pipes(self) -> Iterator[None]:
+        self.opened: list[int] = []
+        yield
+        for fd in self.opened:
+            os.close(fd)
 
-    assert items == [bar(0, "100")]
-    assert error is not None
-
-
-async def refuses_an_earlier_bar(feed_of: FeedOf) -> None:
-    items, error = await read(feed_of([bar(0), bar(2), bar(1)]))
-
-    assert items[-1] == bar(2)
-    assert error is not None
-
-
-async def refuses_another_symbol(feed_of: FeedOf) -> None:
-    items, error = await read(feed_of([bar(0), bar(1, symbol="ETHUSDT")]))
-
-    assert items == [bar(0)]
-    assert error is not None
-
-
-async def refuses_another_timeframe(feed_of: FeedOf) -> None:
-    items, error = await read(feed_of([bar(0), bar(1, timeframe=Timeframe.H1)]))
-
-    assert items == [bar(0)]
-    assert error is not None
-
-
-PROMISES: list[Callable[[FeedOf], Awaitable[None]]] = [
-    names_what_it_gives,
-    gives_every_bar_once_unchanged_and_in_order,
-    gives_nothing_for_nothing,
-    tells_a_gap_before_the_next_bar_and_invents_none,
-    tells_an_equal_duplicate_in_its_place,
-    refuses_a_duplicate_with_other_values,
-    refuses_an_earlier_bar,
-    refuses_another_symbol,
-    refuses_another_timeframe,
-]
-
-
-@pytest.fixture(params=["memory", "file", "stdin"])
-def feed_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FeedOf]:
-    opened: list[int] = []
-
-    def memory(bars: Sequence[Bar]) -> BarFeed:
-        return MemoryFeed(bars, symbol="BTCUSDT", timeframe=Timeframe.M5)
-
-    def file(bars: Sequence[Bar]) -> BarFeed:
-        path = tmp_path / "bars.csv"
-        path.write_bytes(rows(bars))
-        return CsvFeed(path, symbol="BTCUSDT", timeframe=Timeframe.M5)
-
-    def stdin(bars: Sequence[Bar]) -> BarFeed:
+    def pipe_of(self, bars: Sequence[Bar]) -> int:
         reader, writer = os.pipe()
-        opened.append(reader)
+        self.opened.append(reader)
         os.write(writer, rows(bars))
         os.close(writer)
-        return StdinFeed(reader, symbol="BTCUSDT", timeframe=Timeframe.M5)
+        return reader
 
-    yield {"memory": memory, "file": file, "stdin": stdin}[request.param]
-    for fd in opened:
-        os.close(fd)
+    @override
+    def feed(self, bars: Sequence[Bar]) -> BarFeed:
+        return StdinFeed(self.pipe_of(bars), symbol=self.symbol, timeframe=self.timeframe)
+
+    @override
+    def live_feed(self, bars: Sequence[Bar], clock: Clock) -> BarFeed:
+        return StdinFeed(self.pipe_of(bars), symbol=self.symbol, timeframe=self.timeframe, clock=clock)
 
 
-@pytest.mark.parametrize("promise", PROMISES)
-async def test_bar_feed_keeps_promise(feed_of: FeedOf, promise: Callable[[FeedOf], Awaitable[None]]) -> None:
-    await promise(feed_of)
+class Live:
+    """A right feed with a clock. A subclass spoils one part of it."""
 
-
-class Broken:
-    """A feed that gives its items as they are handed to it, whatever they are."""
-
-    timeframe = Timeframe.M5
-
-    def __init__(self, items: Sequence[FeedItem], *, symbol: str = "BTCUSDT") -> None:
+    def __init__(self, bars: Sequence[Bar], clock: Clock, symbol: str, timeframe: Timeframe) -> None:
         self.symbol = symbol
-        self._items = items
+        self.timeframe = timeframe
+        self.clock = clock
+        self.inner = MemoryFeed(self.kept(bars), symbol=symbol, timeframe=timeframe)
+
+    def kept(self, bars: Sequence[Bar]) -> Sequence[Bar]:
+        return bars
+
+    def given(self, item: FeedItem) -> Sequence[FeedItem]:
+        return [item]
 
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
-        for item in self._items:
+        async for item in self.inner:
+            if isinstance(item, Bar) and not await self.is_closed(item):
+                yield UnclosedBar(symbol=item.symbol, timeframe=item.timeframe, open_time=item.open_time)
+                continue
+            for given in self.given(item):
+                yield given
+
+    async def is_closed(self, bar: Bar) -> bool:
+        return await has_closed(bar, self.clock)
+
+
+class Misnamed(Live):
+    def __init__(self, bars: Sequence[Bar], clock: Clock, symbol: str, timeframe: Timeframe) -> None:
+        super().__init__(bars, clock, symbol, timeframe)
+        self.symbol = "ANOTHER"
+
+
+class Cutting(Live):
+    def kept(self, bars: Sequence[Bar]) -> Sequence[Bar]:
+        return bars[:-1]
+
+
+class Inventive(Live):
+    def kept(self, bars: Sequence[Bar]) -> Sequence[Bar]:
+        return bars or [BarFeedSuite().bar(0)]
+
+
+class Changing(Live):
+    made = 0
+
+    def given(self, item: FeedItem) -> Sequence[FeedItem]:
+        Changing.made += 1
+        return [item.model_copy(update={"trades": Changing.made}) if isinstance(item, Bar) else item]
+
+
+class Quiet(Live):
+    def given(self, item: FeedItem) -> Sequence[FeedItem]:
+        return [] if isinstance(item, Gap | Duplicate) else [item]
+
+
+class Filling(Live):
+    last: Bar | None = None
+
+    def given(self, item: FeedItem) -> Sequence[FeedItem]:
+        if isinstance(item, Bar):
+            self.last = item
+        if not isinstance(item, Gap) or self.last is None:
+            return [item]
+        last, length = self.last, item.timeframe.length
+        return [
+            last.model_copy(update={"open_time": item.after + place * length})
+            for place in range(item.missing)
+        ]
+
+
+class Unchecked(Live):
+    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+        for bar in self.inner._bars:
+            yield bar
+
+
+class Sorting(Live):
+    def kept(self, bars: Sequence[Bar]) -> Sequence[Bar]:
+        return sorted(bars, key=lambda bar: bar.open_time)
+
+
+class Impatient(Live):
+    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+        items = []
+        async for item in self.inner:
+            items.append(item)  # noqa: PERF401 - an error comes before all items
+        for item in items:
             yield item
 
 
-def unchecked(bars: Sequence[Bar]) -> BarFeed:
-    return Broken(bars)
+class Early(Live):
+    async def is_closed(self, bar: Bar) -> bool:
+        return True
 
 
-def misnamed(bars: Sequence[Bar]) -> BarFeed:
-    return Broken(bars, symbol="ETHUSDT")
+class Deaf(Live):
+    async def is_closed(self, bar: Bar) -> bool:
+        while True:
+            try:
+                return await super().is_closed(bar)
+            except asyncio.CancelledError:
+                self.clock = SimClock(bar.close_time)
 
 
-def backwards(bars: Sequence[Bar]) -> BarFeed:
-    return Broken(bars[::-1])
+class Renaming(Live):
+    def kept(self, bars: Sequence[Bar]) -> Sequence[Bar]:
+        return [bar.model_copy(update={"symbol": self.symbol, "timeframe": self.timeframe}) for bar in bars]
 
 
-def cut_short(bars: Sequence[Bar]) -> BarFeed:
-    return Broken(bars[:-1])
+class BrokenSuite(LiveBarFeedSuite):
+    """The suite on a feed class."""
+
+    timeout_s: float = 2
+    make: ClassVar[Callable[[Sequence[Bar], Clock, str, Timeframe], BarFeed]]
+
+    @override
+    def feed(self, bars: Sequence[Bar]) -> BarFeed:
+        return self.live_feed(bars, SimClock(self.bar(1000).open_time))
+
+    @override
+    def live_feed(self, bars: Sequence[Bar], clock: Clock) -> BarFeed:
+        return type(self).make(bars, clock, self.symbol, self.timeframe)
 
 
-def repeating(bars: Sequence[Bar]) -> BarFeed:
-    return Broken([*bars, bars[-1]])
+def suite_of(feed: type[Live]) -> type[BrokenSuite]:
+    return type("Suite", (BrokenSuite,), {"make": staticmethod(feed)})
 
 
-def never_empty(bars: Sequence[Bar]) -> BarFeed:
-    return Broken(bars or [bar(0)])
+BROKEN: dict[type[Live], set[str]] = {
+    Misnamed: {"test_feed_has_symbol_and_timeframe_of_its_bars"},
+    Cutting: {"test_every_bar_comes_once_unchanged_in_order"},
+    Inventive: {"test_empty_source_gives_no_item"},
+    Changing: {"test_equal_sources_give_equal_items"},
+    Quiet: {
+        "test_gap_comes_before_the_next_bar",
+        "test_equal_duplicate_becomes_a_note_in_its_place",
+    },
+    Filling: {"test_gap_comes_before_the_next_bar"},
+    Unchecked: {"test_duplicate_with_other_values_is_refused"},
+    Sorting: {"test_earlier_bar_is_refused"},
+    Impatient: {"test_duplicate_with_other_values_is_refused"},
+    Renaming: {
+        "test_bar_of_another_symbol_is_refused",
+        "test_bar_of_another_timeframe_is_refused",
+    },
+    Early: {"test_open_bar_is_held_back"},
+    Deaf: {"test_wait_for_a_close_is_cancelled"},
+}
 
 
-def quietly_skipping(bars: Sequence[Bar]) -> BarFeed:
-    return Broken(bars[1:])
+@pytest.mark.parametrize("feed", BROKEN)
+def test_broken_bar_feed_is_found(feed: type[Live]) -> None:
+    assert BROKEN[feed] <= failures(suite_of(feed))
 
 
-def filling(bars: Sequence[Bar]) -> BarFeed:
-    first, last = bars[0], bars[-1]
-    length = Timeframe.M5.length
-    missing = (last.open_time - first.close_time) // length
-    made_up = [
-        first.model_copy(update={"open_time": first.close_time + step * length}) for step in range(missing)
-    ]
-    return Broken([first, *made_up, last])
+def test_each_check_finds_a_broken_bar_feed() -> None:
+    assert unbroken(LiveBarFeedSuite, BROKEN) == set()
 
 
-@pytest.mark.parametrize(
-    ("promise", "broken"),
-    [
-        (names_what_it_gives, misnamed),
-        (gives_every_bar_once_unchanged_and_in_order, backwards),
-        (gives_every_bar_once_unchanged_and_in_order, cut_short),
-        (gives_every_bar_once_unchanged_and_in_order, repeating),
-        (gives_nothing_for_nothing, never_empty),
-        (tells_a_gap_before_the_next_bar_and_invents_none, unchecked),
-        (tells_a_gap_before_the_next_bar_and_invents_none, filling),
-        (tells_an_equal_duplicate_in_its_place, unchecked),
-        (tells_an_equal_duplicate_in_its_place, quietly_skipping),
-        (refuses_a_duplicate_with_other_values, unchecked),
-        (refuses_an_earlier_bar, unchecked),
-        (refuses_another_symbol, unchecked),
-        (refuses_another_timeframe, unchecked),
-    ],
-)
-async def test_broken_bar_feed_is_detected(
-    promise: Callable[[FeedOf], Awaitable[None]], broken: FeedOf
-) -> None:
-    with pytest.raises(AssertionError):
-        await promise(broken)
+def test_right_feed_with_clock_passes() -> None:
+    assert failures(suite_of(Live)) == set()
+
+
+def test_errors_of_another_kind_are_not_refusals() -> None:
+    class Careless(Live):
+        async def __aiter__(self) -> AsyncIterator[FeedItem]:
+            try:
+                async for item in self.inner:
+                    yield item
+            except BarSequenceError as e:
+                raise KeyError("open_time") from e
+
+    assert "test_earlier_bar_is_refused" in failures(suite_of(Careless))
+
+
+@pytest.mark.parametrize("check", ["test_empty_source_gives_no_item", "test_open_bar_is_held_back"])
+def test_missing_hook_names_itself(check: str) -> None:
+    with pytest.raises(NotImplementedError, match=r"override `(live_)?feed`"):
+        getattr(LiveBarFeedSuite(), check)()

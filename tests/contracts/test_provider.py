@@ -1,223 +1,294 @@
-"""What every provider promises, and providers that break each promise."""
+"""The suite of providers passes on the shipped providers, and finds providers that break one promise each."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import ClassVar
 
 import pytest
+from typing_extensions import override
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
-from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
-from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
-from agentic_trading.llm.providers.offline import RecordedAnswers, RulesProvider, ScriptedProvider
 from agentic_trading.llm.result import Usage
+from agentic_trading.testing import (
+    BrokenContractError,
+    Faults,
+    FaultyProvider,
+    ModelServer,
+    ProviderSuite,
+    RecordedAnswers,
+    RemoteProviderSuite,
+    RulesProvider,
+    ScriptedProvider,
+)
 from tests.build import interaction
-from tests.structured.asking import request
-
-CAP = 50
+from tests.contracts.breaking import checks_of, failures, unbroken
 
 
-def ask(number: int, **changes: Any) -> ModelRequest:
-    """Return one of the requests that every provider under test can answer."""
-    return request(context={"n": number}, budget=LLMBudget(max_output_tokens=CAP), **changes)
+def scripted(server: ModelServer) -> Provider:
+    """Return a scripted provider whose lines come from the server."""
 
-
-REQUESTS = [ask(number) for number in range(8)]
-UNANSWERABLE = request(instructions="Something else.", expected_output_schema={"$id": "unknown.v1"})
-
-
-def text_for(context: dict[str, Any]) -> str:
-    """Return what the providers under test answer; a half of it is not JSON."""
-    number = context["n"]
-    return f'{{"answer": "{number}"}}' if number % 2 else f"answer {number} {{"
-
-
-def scripted() -> Provider:
-    """Return a scripted provider that answers the requests of this suite and no other."""
-
-    def line(made: ModelRequest) -> str | ProviderError:
-        if "n" in made.envelope.context:
-            return text_for(made.envelope.context)
-        return ProviderError(FailureKind.INVALID_REQUEST, "not in the script", sent=False)
+    def line(request: ModelRequest) -> str | ProviderError:
+        try:
+            return server.reply(request.user).text
+        except ValueError as e:
+            return ProviderError(FailureKind.INVALID_REQUEST, str(e), sent=False)
 
     return ScriptedProvider(line)
 
 
-def recorded() -> Provider:
-    """Return the same answers from a recording."""
-    return RecordedAnswers(
-        interaction(
-            envelope=made.envelope, raw_output=text_for(made.envelope.context), stop_reason="end_turn"
+class TestScriptedProvider(ProviderSuite):
+    @override
+    def provider(self, server: ModelServer) -> Provider:
+        return scripted(server)
+
+
+class TestFaultyProvider(ProviderSuite):
+    @override
+    def provider(self, server: ModelServer) -> Provider:
+        return FaultyProvider(scripted(server), Faults.parse(""), "seed")
+
+
+class TestRulesProvider(ProviderSuite):
+    @override
+    def provider(self, server: ModelServer) -> Provider:
+        return RulesProvider({"question.v1": lambda envelope: server.reply(str(envelope.context)).text})
+
+
+class TestRecordedAnswers(ProviderSuite):
+    @override
+    def provider(self, server: ModelServer) -> Provider:
+        return RecordedAnswers(
+            interaction(envelope=made.envelope, raw_output=self.answer(place), stop_reason="end_turn")
+            for place, made in enumerate(self.requests())
         )
-        for made in REQUESTS
-    )
 
 
-ADAPTERS: dict[str, Callable[[], Provider]] = {
-    "rules": lambda: RulesProvider({"answer.v1": lambda envelope: text_for(envelope.context)}),
-    "scripted": scripted,
-    "recorded": recorded,
-    "faulty": lambda: FaultyProvider(scripted(), Faults.parse(""), "seed"),
-}
+class Remote:
+    """A right adapter of a remote server. A subclass spoils one part of it."""
 
-Promise = Callable[[Provider], Awaitable[None]]
-
-
-async def an_answer_says_what_why_and_who(provider: Provider) -> None:
-    answer = await provider.complete(REQUESTS[1])
-
-    assert answer.text == '{"answer": "1"}'
-    assert answer.stop_reason in {"end_turn", "stop", "tool_use", "tool_calls"}  # the provider's own word
-    assert answer.model
-
-
-async def an_answer_is_not_judged(provider: Provider) -> None:
-    assert (await provider.complete(REQUESTS[2])).text == "answer 2 {"
-
-
-async def usage_is_told_and_within_the_caps(provider: Provider) -> None:
-    for made in REQUESTS:
-        usage = (await provider.complete(made)).usage
-
-        assert 0 < usage.total_input_tokens <= len((made.system + made.user).encode())
-        assert 0 < usage.output_tokens <= made.max_tokens
-
-
-async def the_same_request_gets_the_same_answer(provider: Provider) -> None:
-    first, again = await provider.complete(REQUESTS[3]), await provider.complete(REQUESTS[3])
-
-    assert first == again
-
-
-async def requests_at_once_get_their_own_answers(provider: Provider) -> None:
-    async with asyncio.TaskGroup() as group:
-        answers = [group.create_task(provider.complete(made)) for made in REQUESTS]
-
-    assert [task.result().text for task in answers] == [text_for(made.envelope.context) for made in REQUESTS]
-
-
-async def what_cannot_be_answered_is_one_kind_of_error(provider: Provider) -> None:
-    with pytest.raises(ProviderError) as failed:
-        await provider.complete(UNANSWERABLE)
-
-    assert failed.value.kind in {FailureKind.INVALID_REQUEST, FailureKind.REPLAY_MISS}
-    assert failed.value.sent is False
-
-
-async def a_count_is_at_least_what_is_used(provider: Provider) -> None:
-    counted = await provider.count_tokens(REQUESTS[4])
-
-    assert counted is None or counted >= (await provider.complete(REQUESTS[4])).usage.total_input_tokens
-
-
-async def closing_twice_is_harmless(provider: Provider) -> None:
-    await provider.aclose()
-    await provider.aclose()
-
-
-PROMISES: list[Promise] = [
-    an_answer_says_what_why_and_who,
-    an_answer_is_not_judged,
-    usage_is_told_and_within_the_caps,
-    the_same_request_gets_the_same_answer,
-    requests_at_once_get_their_own_answers,
-    what_cannot_be_answered_is_one_kind_of_error,
-    a_count_is_at_least_what_is_used,
-    closing_twice_is_harmless,
-]
-
-
-@pytest.mark.parametrize("adapter", ADAPTERS)
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_provider_keeps_promise(promise: Promise, adapter: str) -> None:
-    await promise(ADAPTERS[adapter]())
-
-
-class Broken:
-    """A provider that is right but for what a subclass spoils."""
-
-    def __init__(self) -> None:
-        self.inner = scripted()
+    def __init__(self, server: ModelServer) -> None:
+        self.server = server
         self.calls = 0
+        self.is_closed = False
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         self.calls += 1
-        return self.spoilt(await self.inner.complete(request))
+        try:
+            return self.spoilt(await self.asked(request), request)
+        except ValueError as e:
+            raise ProviderError(FailureKind.INVALID_REQUEST, str(e), sent=False) from e
+        except ConnectionRefusedError as e:
+            raise ProviderError(FailureKind.SERVER_ERROR, str(e), sent=False) from e
+        except ConnectionResetError as e:
+            raise ProviderError(FailureKind.SERVER_ERROR, str(e), sent=True) from e
+        except TimeoutError as e:
+            raise ProviderError(FailureKind.TIMEOUT, str(e), sent=True) from e
 
-    async def count_tokens(self, request: ModelRequest) -> int | None:
-        return await self.inner.count_tokens(request)
+    async def asked(self, request: ModelRequest) -> ModelResponse:
+        reply = await self.server.answer(request.user)
+        usage = Usage(input_tokens=reply.input_tokens, output_tokens=reply.output_tokens)
+        return ModelResponse(reply.text, "stop", usage, "house-1")
 
-    async def aclose(self) -> None:
-        await self.inner.aclose()
-
-    def spoilt(self, answer: ModelResponse) -> ModelResponse:
+    def spoilt(self, answer: ModelResponse, request: ModelRequest) -> ModelResponse:
         return answer
 
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        return None
 
-class Nameless(Broken):
-    def spoilt(self, answer: ModelResponse) -> ModelResponse:
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+class TestRemoteProvider(RemoteProviderSuite):
+    @override
+    def provider(self, server: ModelServer) -> Provider:
+        return Remote(server)
+
+
+class Nameless(Remote):
+    def spoilt(self, answer: ModelResponse, request: ModelRequest) -> ModelResponse:
         return replace(answer, model="")
 
 
-class Repairs(Broken):
-    def spoilt(self, answer: ModelResponse) -> ModelResponse:
-        return replace(answer, text=answer.text.replace(" {", ""))
+class Repairing(Remote):
+    def spoilt(self, answer: ModelResponse, request: ModelRequest) -> ModelResponse:
+        return replace(answer, text=answer.text.replace(" {", "").strip())
 
 
-class TellsNoUsage(Broken):
-    def spoilt(self, answer: ModelResponse) -> ModelResponse:
+class Unmetered(Remote):
+    def spoilt(self, answer: ModelResponse, request: ModelRequest) -> ModelResponse:
         return replace(answer, usage=Usage())
 
 
-class CountsUp(Broken):
-    def spoilt(self, answer: ModelResponse) -> ModelResponse:
-        return replace(answer, provider_response_id=str(self.calls))
+class Guessing(Remote):
+    def spoilt(self, answer: ModelResponse, request: ModelRequest) -> ModelResponse:
+        return replace(answer, usage=Usage(input_tokens=5, output_tokens=5))
 
 
-class AnswersTheLast(Broken):
-    last: ModelRequest = REQUESTS[0]
+class Remembering(Remote):
+    def spoilt(self, answer: ModelResponse, request: ModelRequest) -> ModelResponse:
+        return replace(answer, model=f"house-{self.calls}")
 
-    async def complete(self, request: ModelRequest) -> ModelResponse:
+
+class Confusing(Remote):
+    last: ModelRequest
+
+    async def asked(self, request: ModelRequest) -> ModelResponse:
         self.last = request
         await asyncio.sleep(0)
-        return await self.inner.complete(self.last)
+        return await super().asked(self.last)
 
 
-class LeaksErrors(Broken):
+class Leaking(Remote):
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        text_for(request.envelope.context)
-        return await self.inner.complete(request)
+        return await self.asked(request)
 
 
-class CountsTooLittle(Broken):
+class Undercounting(Remote):
     async def count_tokens(self, request: ModelRequest) -> int | None:
         return 1
 
 
-class ClosesOnce(Broken):
+class ClosingOnce(Remote):
     async def aclose(self) -> None:
-        del self.inner
+        if self.is_closed:
+            raise BrokenContractError("a provider can be closed twice", "an error")
+        self.is_closed = True
 
 
-BROKEN: list[tuple[Promise, type[Broken]]] = [
-    (an_answer_says_what_why_and_who, Nameless),
-    (an_answer_is_not_judged, Repairs),
-    (usage_is_told_and_within_the_caps, TellsNoUsage),
-    (the_same_request_gets_the_same_answer, CountsUp),
-    (requests_at_once_get_their_own_answers, AnswersTheLast),
-    (what_cannot_be_answered_is_one_kind_of_error, LeaksErrors),
-    (a_count_is_at_least_what_is_used, CountsTooLittle),
-    (closing_twice_is_harmless, ClosesOnce),
-]
+class AskingTwice(Remote):
+    async def asked(self, request: ModelRequest) -> ModelResponse:
+        await super().asked(request)
+        return await super().asked(request)
 
 
-@pytest.mark.parametrize(("promise", "provider"), BROKEN, ids=lambda part: part.__name__)
-async def test_broken_provider_is_detected(promise: Promise, provider: type[Broken]) -> None:
-    with pytest.raises((AssertionError, AttributeError, KeyError)):
-        await promise(provider())
+class Retrying(Remote):
+    async def asked(self, request: ModelRequest) -> ModelResponse:
+        try:
+            return await super().asked(request)
+        except (ConnectionResetError, TimeoutError):
+            return await super().asked(request)
 
 
-def test_each_promise_has_broken_provider() -> None:
-    assert [promise for promise, _ in BROKEN] == PROMISES
+class BillingUnsent(Remote):
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        try:
+            return await super().complete(request)
+        except ProviderError as e:
+            raise ProviderError(e.kind, str(e), sent=True) from e
+
+
+class Hopeful(Remote):
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        try:
+            return await super().complete(request)
+        except ProviderError as e:
+            raise ProviderError(e.kind, str(e), sent=False) from e
+
+
+class Resigning(Remote):
+    async def asked(self, request: ModelRequest) -> ModelResponse:
+        if self.calls > 1:
+            raise ConnectionRefusedError("closed by an earlier fault")
+        return await super().asked(request)
+
+
+class Swallowing(Remote):
+    async def asked(self, request: ModelRequest) -> ModelResponse:
+        try:
+            return await super().asked(request)
+        except asyncio.CancelledError:
+            raise TimeoutError("cancelled") from None
+
+
+class Stubborn(Remote):
+    async def asked(self, request: ModelRequest) -> ModelResponse:
+        try:
+            return await super().asked(request)
+        except asyncio.CancelledError:
+            return await super().asked(request)
+
+
+class BrokenSuite(RemoteProviderSuite):
+    """The suite on a provider class. It gives up soon, because some of the providers hang."""
+
+    timeout_s = 0.4
+    make: ClassVar[Callable[[ModelServer], Provider]]
+
+    @override
+    def provider(self, server: ModelServer) -> Provider:
+        return type(self).make(server)
+
+
+def suite_of(provider: type[Remote]) -> type[BrokenSuite]:
+    return type("Suite", (BrokenSuite,), {"make": staticmethod(provider)})
+
+
+BROKEN: dict[type[Remote], set[str]] = {
+    Nameless: {"test_answer_has_stop_reason_and_model"},
+    Repairing: {"test_answer_is_passed_on_unchanged"},
+    Unmetered: {"test_usage_is_reported_within_the_caps"},
+    Guessing: {"test_usage_is_that_of_the_server"},
+    Remembering: {"test_equal_requests_get_equal_answers"},
+    Confusing: {"test_requests_at_once_get_their_own_answers"},
+    Leaking: {"test_refused_request_is_provider_error", "test_unreachable_server_is_not_sent"},
+    Undercounting: {"test_count_of_tokens_covers_the_usage"},
+    ClosingOnce: {"test_provider_can_be_closed_twice"},
+    AskingTwice: {"test_request_is_sent_once"},
+    Retrying: {
+        "test_cut_connection_is_unknown_and_not_retried",
+        "test_timeout_is_unknown_and_not_retried",
+    },
+    BillingUnsent: {"test_unreachable_server_is_not_sent"},
+    Hopeful: {"test_cut_connection_is_unknown_and_not_retried"},
+    Resigning: {"test_server_is_asked_again_after_a_fault"},
+    Swallowing: {"test_cancelled_request_ends_at_once"},
+    Stubborn: {"test_cancelled_request_ends_at_once"},
+}
+
+
+@pytest.mark.parametrize("provider", BROKEN)
+def test_broken_provider_is_found(provider: type[Remote]) -> None:
+    assert BROKEN[provider] <= failures(suite_of(provider))
+
+
+def test_each_check_finds_a_broken_provider() -> None:
+    assert unbroken(RemoteProviderSuite, BROKEN) == set()
+
+
+def test_unmetered_answers_with_a_reason_pass() -> None:
+    class Silent(Remote):
+        def spoilt(self, answer: ModelResponse, request: ModelRequest) -> ModelResponse:
+            return replace(answer, usage=Usage(unmetered="the cluster reports no tokens"))
+
+    assert failures(suite_of(Silent)) == set()
+
+
+def test_synchronous_adapter_is_not_taken_for_a_remote_one() -> None:
+    class Direct(Remote):
+        async def asked(self, request: ModelRequest) -> ModelResponse:
+            return ModelResponse(self.server.reply(request.user).text, "stop", Usage(), "house-1")
+
+    assert "test_cancelled_request_ends_at_once" in failures(suite_of(Direct))
+
+
+def test_missing_hook_names_itself() -> None:
+    with pytest.raises(NotImplementedError, match="override `provider`"):
+        ProviderSuite().test_provider_can_be_closed_twice()
+
+
+def test_check_that_hangs_is_a_broken_promise() -> None:
+    class Hanging(Remote):
+        async def asked(self, request: ModelRequest) -> ModelResponse:
+            await asyncio.Event().wait()
+            raise AssertionError("unreachable")
+
+    with pytest.raises(BrokenContractError, match=r"a check ends within 0\.4 s"):
+        suite_of(Hanging)().test_request_is_sent_once()
+
+
+def test_runners_collect_every_check() -> None:
+    assert len(checks_of(ProviderSuite)) == 8
+    assert len(checks_of(RemoteProviderSuite)) == 15

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from agentic_trading.testing.model_server import answer_to
 from tests.stubs.invoice import Invoice
 
 MODEL = "stub-large"
-SHARED_MODEL = "claude-sonnet-5-5"  # that the suite of all providers asks for, whoever answers
+SHARED_MODEL = "suite-1"  # that the suite of all providers asks for, whoever answers
 PRICES = {  # dollars per million tokens
     MODEL: {"input": "1.25", "cached": "0.125", "written": "1.5", "output": "10"}
 }
@@ -181,13 +182,13 @@ def _without_usage(handler: Handler, body: Body) -> None:
 
 def _number(body: Body) -> int | None:
     """Return the number that a request of the suite of all providers holds."""
-    found = re.search(r'"context":\{"n":(\d)\}', body["messages"][1]["content"])
+    found = re.search(r'"context":\{"question":"question-(\d)"\}', body["messages"][1]["content"])
     return int(found[1]) if found else None
 
 
 def _numbered(handler: Handler, body: Body) -> None:
     number = _number(body) or 0
-    text = f'{{"answer": "{number}"}}' if number % 2 else f"answer {number} {{"
+    text = answer_to(number)
     if "tools" in body and number % 2:
         message = {"content": None, "tool_calls": [_call(text)]}
         handler.send(200, _billed(_completion(reason="tool_calls", message=message), body))

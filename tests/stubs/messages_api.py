@@ -2,7 +2,7 @@
 
 The instructions hold `play:` and words of `PLAYS` or `FAILURES`, a comma between them: the first time that a request
 comes it plays the first word, the second time the second, and from then on the last. Without them, the answer is that
-to a number `n` in the context. `GET /invoice` is the bill, `GET /last` the last request.
+to a question of the suite of providers. `GET /invoice` is the bill, `GET /last` the last request.
 """
 
 import json
@@ -16,6 +16,7 @@ from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
+from agentic_trading.testing.model_server import answer_to
 from tests.stubs.invoice import Invoice
 
 CURRENT, OLD = "2026-10-21", "2023-06-01"
@@ -131,12 +132,11 @@ def cached(body: dict[str, Any]) -> Reply:
 
 
 def of_context(body: dict[str, Any]) -> Reply | None:
-    """Return the answer that depends on the context's number `n`, or None where it has none."""
-    found = re.search(r'"context":\{"n":(\d+)\}', body["messages"][0]["content"])
+    """Return the answer that depends on the context's question, or None where it has none."""
+    found = re.search(r'"context":\{"question":"question-(\d+)"\}', body["messages"][0]["content"])
     if found is None:
         return None
-    number = int(found[1])
-    return answer(body, f'{{"answer": "{number}"}}' if number % 2 else f"answer {number} {{")
+    return answer(body, answer_to(int(found[1])))
 
 
 PLAYS: dict[str, Callable[[dict[str, Any]], Reply | None]] = {

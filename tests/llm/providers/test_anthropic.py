@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
@@ -18,7 +19,7 @@ from agentic_trading.llm.providers.anthropic.messages import usage_of
 from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
 from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
 from agentic_trading.llm.result import Usage
-from tests.contracts.test_provider import PROMISES, Promise
+from agentic_trading.testing import ModelServer, ProviderSuite
 from tests.llm.providers.conftest import Adapter
 from tests.llm.providers.over import TRANSPORTS, Over
 from tests.structured.asking import request
@@ -43,12 +44,18 @@ async def last_seen(claude_stub: str) -> dict[str, Any]:
     return await asyncio.to_thread(page_of, claude_stub, "/last")
 
 
-@pytest.mark.parametrize("transport", [one for one in TRANSPORTS if one != "json_mode"])
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_anthropic_adapter_keeps_provider_promises(
-    promise: Promise, transport: Transport, claude: Provider
-) -> None:
-    await promise(Over(claude, transport))
+class TestAnthropicProvider(ProviderSuite):
+    model = SONNET
+
+    @pytest.fixture(autouse=True, params=[one for one in TRANSPORTS if one != "json_mode"])
+    def _over(self, request: pytest.FixtureRequest, claude_stub: str, adapter: Adapter) -> None:
+        self.transport: Transport = request.param
+        self.adapter = adapter
+        self.address = claude_stub
+
+    @override
+    def provider(self, server: ModelServer) -> Provider:
+        return Over(self.adapter(OneKey("good"), base_url=self.address), self.transport)
 
 
 async def test_answer_names_model_ids_and_usage(claude: Provider) -> None:

@@ -9,14 +9,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
+from agentic_trading.clock import SystemClock
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.provider import ModelRequest, Transport
+from agentic_trading.llm.models import Capabilities
+from agentic_trading.llm.provider import ModelRequest, Provider, Transport
 from agentic_trading.llm.providers.keys import OneKey
+from agentic_trading.llm.providers.openai.provider import OpenAIProvider
 from agentic_trading.structured.engine import select
-from tests.contracts.test_provider import PROMISES, Promise
+from agentic_trading.testing import ModelServer, ProviderSuite
 from tests.llm.providers.openai_calls import CAP, CAPABILITY, MODEL, Desk, asking, desk
 from tests.llm.providers.over import TRANSPORTS, Over
 from tests.stubs.running import page_of, serving
@@ -118,13 +122,21 @@ def mixed(outcome: str) -> LLMEnvelope:
     return asking(f"{outcome} mix", attempt_timeout_s=patience_s).build()
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_openai_adapter_keeps_provider_promises(
-    promise: Promise, transport: Transport, stub: str
-) -> None:
-    async with desk(f"{stub}/v1") as one:
-        await promise(Over(one.provider, transport))
+class TestOpenAIProvider(ProviderSuite):
+    @pytest.fixture(autouse=True, params=TRANSPORTS)
+    def _over(self, request: pytest.FixtureRequest, stub: str) -> None:
+        self.transport: Transport = request.param
+        self.address = f"{stub}/v1"
+
+    @override
+    def provider(self, server: ModelServer) -> Provider:
+        asked = OpenAIProvider(
+            OneKey("sk-stub-1"),
+            base_url=self.address,
+            capabilities=Capabilities([CAPABILITY]),
+            clock=SystemClock(),
+        )
+        return Over(asked, self.transport)
 
 
 async def test_ledger_matches_invoice_except_lost_answers(
