@@ -45,6 +45,16 @@ NOTES: Final[Mapping[str, tuple[str, str]]] = {
         "an agent used its desk in an invalid way",
         "correct the agent. The message has the allowed use",
     ),
+    "OrderRefusedError": (
+        "an exchange refuses an order or a bar. Its state is unchanged",
+        "correct `rule`. The session records it as `order.denied` and continues",
+    ),
+    "MarketError": ("never itself", "catch it for errors in market data"),
+    "BarFormatError": ("a text is not a bar", "correct the row at `line` of the source"),
+    "BarSequenceError": (
+        "a bar is earlier than the bar before it, or repeats it with other values",
+        "correct the order of the source at `line`",
+    ),
     "ConfigError": ("a configuration is invalid", "correct each of its `problems`"),
     "LLMError": ("never itself", "catch it for calls, ledger, policy and log"),
     "LLMCallError": (

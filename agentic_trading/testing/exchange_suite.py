@@ -15,7 +15,7 @@ from agentic_trading.desk.exchange import (
 )
 from agentic_trading.desk.instrument import Instrument
 from agentic_trading.desk.market.bar import Bar, Timeframe
-from agentic_trading.testing.suite import Suite, error_of, require, require_equal
+from agentic_trading.testing.suite import Suite, raised_by, require, require_equal
 
 _START: Final = datetime(2026, 1, 2, tzinfo=UTC)
 _FIVE_MINUTES: Final = timedelta(minutes=5)
@@ -350,7 +350,7 @@ class ExchangeSuite(Suite):
         return _fills(await exchange.on_bar(bar))
 
     async def _require_refusal(self, promise: str, attempt: Coroutine[Any, Any, object]) -> None:
-        await error_of(attempt, OrderRefusedError, f"{promise} with an OrderRefusedError")
+        await raised_by(attempt, OrderRefusedError, f"{promise} with an OrderRefusedError")
 
 
 def _fills(reports: Sequence[ExecutionReport]) -> list[Fill]:

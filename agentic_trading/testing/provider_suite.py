@@ -15,7 +15,7 @@ from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.structured.engine import select
 from agentic_trading.testing.model_server import ModelServer, ServerFault, ServerReply, answer_to
-from agentic_trading.testing.suite import Suite, error_of, require, require_equal
+from agentic_trading.testing.suite import Suite, raised_by, require, require_equal
 
 SCHEMA_ID: Final = "question.v1"
 """The `$id` of the schema of the suite's questions."""
@@ -154,7 +154,7 @@ class ProviderSuite(Suite):
 
         async def check(provider: Provider, _server: ModelServer) -> None:
             promise = "a request that the server refuses raises a ProviderError"
-            error = await error_of(provider.complete(request), ProviderError, promise)
+            error = await raised_by(provider.complete(request), ProviderError, promise)
             require(
                 "a refused request is of kind invalid_request or replay_miss",
                 error.kind,
@@ -277,7 +277,7 @@ class RemoteProviderSuite(ProviderSuite):
 
     async def _failure(self, provider: Provider) -> ProviderError:
         promise = "a fault of the server raises a ProviderError"
-        return await error_of(provider.complete(self.requests()[0]), ProviderError, promise)
+        return await raised_by(provider.complete(self.requests()[0]), ProviderError, promise)
 
     async def _unknown_outcome(self, provider: Provider, server: ModelServer) -> None:
         error = await self._failure(provider)

@@ -27,7 +27,7 @@ def require_equal(promise: str, found: object, expected: object) -> None:
     require(promise, f"{found!r} instead of {expected!r}", kept=found == expected)
 
 
-async def error_of(attempt: Awaitable[object], kind: type[E], promise: str) -> E:
+async def raised_by(attempt: Awaitable[object], kind: type[E], promise: str) -> E:
     """Return the error of this kind that an attempt raises.
 
     Raises:
