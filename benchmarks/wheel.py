@@ -1,7 +1,8 @@
 """Check that the wheel runs on every declared Python version, with the same digests.
 
 Run: python -m benchmarks.wheel (`make wheel`). Builds the wheel, installs it without the source tree into a bare
-environment of each version in the classifiers of pyproject.toml, imports the drivers of Kafka and of Anthropic, and runs six commands there. Exits with 1 if an
+environment of each version in the classifiers of pyproject.toml, imports the drivers of Kafka and of Anthropic, runs the
+contract suites on adapters of a user, and runs six commands there. Exits with 1 if an
 interpreter is missing, a command fails, or two versions print different digests.
 """
 
@@ -41,6 +42,7 @@ SESSION: Final = (
 )
 COMMANDS: Final = (
     "import drivers",
+    "contract suites",
     "config check",
     "run",
     "replay run",
@@ -54,6 +56,49 @@ DRIVERS: Final = (
     "for name in ('__init__.pyi', 'py.typed'): files('agentic_trading').joinpath(name).read_bytes()"
 )
 """What a plain install must have: the bus on Kafka with zstd, the SDK of Anthropic, and the types of the public API."""
+
+PAGE_OF_SUITES: Final = ROOT / "docs" / "how-to" / "write-an-adapter.md"
+SUITES: Final = """\
+import unittest
+
+from agentic_trading.desk import Agent, Bar, Continuity, Desk
+from agentic_trading.testing import AgentSuite, BarFeedSuite
+import test_house
+
+
+class HouseFeed:
+    def __init__(self, bars, symbol, timeframe):
+        self.bars, self.symbol, self.timeframe = bars, symbol, timeframe
+
+    async def __aiter__(self):
+        order = Continuity("house", self.symbol, self.timeframe)
+        for line, bar in enumerate(self.bars, 1):
+            for item in order.admit(line, bar):
+                yield item
+
+
+class Momentum(Agent):
+    timeframe = "1h"
+
+    async def on_bar(self, desk: Desk, bar: Bar) -> None:
+        if bar.close > bar.open and not desk.position():
+            desk.buy(notional=500, stop=bar.close * 98 / 100)
+
+
+class Provider(test_house.TestHouseProvider, unittest.TestCase):
+    pass
+
+
+class Feed(BarFeedSuite, unittest.TestCase):
+    def feed(self, bars):
+        return HouseFeed(bars, self.symbol, self.timeframe)
+
+
+class Trader(AgentSuite, unittest.TestCase):
+    agent = Momentum
+    bars = 150
+"""
+"""A user's tests of a provider, a feed and an agent, with unittest, because a plain install has no pytest."""
 
 OUTCOMES: Final = ("decisions", "attempts_by_outcome", "orders", "fills", "fees", "equity_end")
 CONFIGURATION: Final = """\
@@ -204,9 +249,24 @@ def make_sessions(bare: Bare) -> None:
     """Import the drivers, check a configuration and run a session."""
     ended = bare.run(str(bare.folder / "env" / "bin" / "python"), "-c", DRIVERS)
     bare.results["import drivers"] = Result(ended.returncode, error=ended.stderr)
+    bare.results["contract suites"] = check_adapters(bare)
     (bare.folder / "wheel.toml").write_text(CONFIGURATION, encoding="utf-8")
     bare.keep("config check", digest_of_text, "config", "check", "--config", "wheel.toml")
     bare.keep("run", decision_digest, "run", *SESSION, "--out", "session")
+
+
+def check_adapters(bare: Bare) -> Result:
+    """Run the contract suites on a user's adapters, in the folder of this version."""
+    page = re.search(
+        r"<!-- file: (test_house\.py) -->\n```python\n(.*?)^```",
+        PAGE_OF_SUITES.read_text("utf-8"),
+        re.DOTALL | re.MULTILINE,
+    )
+    assert page
+    (bare.folder / page[1]).write_text(page[2], encoding="utf-8")
+    (bare.folder / "test_own.py").write_text(SUITES, encoding="utf-8")
+    ended = bare.run(str(bare.folder / "env" / "bin" / "python"), "-m", "unittest", "test_own")
+    return Result(ended.returncode, error=ended.stderr)
 
 
 def read_session(bare: Bare, other: Bare) -> None:

@@ -73,6 +73,12 @@ BREACHES = {
     "the platform knows the desk": Breach(
         APART, "platform/x_desk.py", "import agentic_trading.desk", "platform.x_desk -> agentic_trading.desk"
     ),
+    "the desk uses the suites for users": Breach(
+        UP,
+        "desk/market/x_suite.py",
+        "import agentic_trading.testing.suite",
+        "x_suite -> agentic_trading.testing.suite",
+    ),
     "the operators' actions know the desk": Breach(
         APART,
         "operate/x_desk.py",
