@@ -115,7 +115,7 @@ class AgentSuite(Suite):
     def _own(self) -> OwnAgent:
         made = getattr(self, "agent", None)
         if not (isinstance(made, type) and issubclass(made, Agent)):
-            raise NotImplementedError("set `agent`: the class of your agent, a subclass of Agent")
+            raise TypeError("set `agent`: the class of your agent, a subclass of Agent")
         return OwnAgent(f"{made.__module__}:{made.__qualname__}", made, dict(self.config), "")
 
     async def _play(self, folder: Path, *, inject: str = "", bars: int | None = None) -> _Played:

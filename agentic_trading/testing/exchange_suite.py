@@ -46,7 +46,7 @@ class ExchangeSuite(Suite):
 
     def exchange(self) -> Exchange:
         """Return a new exchange with `instrument` and `cash`. It is called within an event loop."""
-        raise NotImplementedError("override `exchange`: return your adapter with an empty account")
+        raise TypeError("override `exchange`: return your adapter with an empty account")
 
     def bar(self, place: int, prices: str = "100 101 99 100", volume: str = "1000") -> Bar:
         """Return the bar at a place, from 0. `prices` are open, high, low and close."""

@@ -24,7 +24,8 @@ class BarFeedSuite(Suite):
 
     Attributes:
         symbol: The symbol of the bars.
-        timeframe: The length of the bars.
+        timeframe: The length of the bars. At least a minute for a feed with a clock, because a feed may wait for a
+            bar that closes soon.
 
     Example:
         class TestHouseFeed(BarFeedSuite):
@@ -36,12 +37,12 @@ class BarFeedSuite(Suite):
     symbol: str = "BTCUSDT"
     timeframe: Timeframe = Timeframe.M5
 
-    def feed(self, bars: Sequence[Bar]) -> BarFeed:
+    def feed(self, bars: Sequence[Bar]) -> BarFeed:  # noqa: ARG002 - a subclass uses it
         """Return a new feed whose source holds these bars in this order, valid or not.
 
         It is called outside of an event loop, so that it may write files.
         """
-        raise NotImplementedError("override `feed`: return your feed over the given bars")
+        raise TypeError("override `feed`: return your feed over the given bars")
 
     def bar(self, place: int, price: str = "100.5") -> Bar:
         """Return the bar at a place of the series, from 0."""
@@ -125,9 +126,7 @@ class BarFeedSuite(Suite):
     def test_bar_of_another_timeframe_is_refused(self) -> None:
         """A feed has one length of bars."""
         longer = Timeframe.H1 if self.timeframe is not Timeframe.H1 else Timeframe.M5
-        other = self.bar(0).model_copy(
-            update={"timeframe": longer, "open_time": _START + 24 * self.timeframe.length}
-        )
+        other = self.bar(0).model_copy(update={"timeframe": longer, "open_time": _START + timedelta(days=2)})
 
         self._require_refusal("a bar of another timeframe", [self.bar(0), other], [self.bar(0)])
 
@@ -181,9 +180,9 @@ class _WaitingClock(SimClock):
 class LiveBarFeedSuite(BarFeedSuite):
     """The promises of `BarFeed`, and those of a feed with a clock. Override `feed` and `live_feed`."""
 
-    def live_feed(self, bars: Sequence[Bar], clock: Clock) -> BarFeed:
+    def live_feed(self, bars: Sequence[Bar], clock: Clock) -> BarFeed:  # noqa: ARG002 - a subclass uses it
         """Return a new feed over these bars that yields a bar only after it has closed by this clock."""
-        raise NotImplementedError("override `live_feed`: return your feed with the given clock")
+        raise TypeError("override `live_feed`: return your feed with the given clock")
 
     def test_open_bar_is_held_back(self) -> None:
         """A bar whose window has not ended would be a look into the future."""

@@ -24,7 +24,7 @@ class ModelServer:
     """The server that a provider under test asks. Connect the transport of your adapter to it.
 
     Attributes:
-        asked: The number of requests that have arrived.
+        asked: The number of requests, also those that could not arrive.
         fault: The behaviour for the next requests.
         hangs: Whether `answer` waits for ever.
         is_waiting: Set while `answer` waits.
@@ -47,9 +47,9 @@ class ModelServer:
             TimeoutError: No answer has come in time.
 
         """
+        self.asked += 1
         if self.fault == "refused":
             raise ConnectionRefusedError("the server is not reachable")
-        self.asked += 1
         if self.fault == "cut":
             raise ConnectionResetError("the connection was cut after the request")
         if self.fault == "slow":

@@ -121,5 +121,5 @@ def test_error_of_agent_has_its_place() -> None:
 
 
 def test_missing_class_names_itself() -> None:
-    with pytest.raises(NotImplementedError, match="set `agent`"):
+    with pytest.raises(TypeError, match="set `agent`"):
         AgentSuite().test_agent_decides()

@@ -243,5 +243,5 @@ def test_errors_of_another_kind_are_not_refusals() -> None:
 
 @pytest.mark.parametrize("check", ["test_empty_source_gives_no_item", "test_open_bar_is_held_back"])
 def test_missing_hook_names_itself(check: str) -> None:
-    with pytest.raises(NotImplementedError, match=r"override `(live_)?feed`"):
+    with pytest.raises(TypeError, match=r"override `(live_)?feed`"):
         getattr(LiveBarFeedSuite(), check)()

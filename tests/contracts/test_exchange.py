@@ -256,7 +256,7 @@ def test_each_check_finds_a_broken_exchange() -> None:
 
 
 def test_missing_hook_names_itself() -> None:
-    with pytest.raises(NotImplementedError, match="override `exchange`"):
+    with pytest.raises(TypeError, match="override `exchange`"):
         ExchangeSuite().test_submission_changes_no_account()
 
 
