@@ -38,7 +38,7 @@ def readable(path: Path) -> Iterator[None]:
     """Turn the errors of reading and unpacking into `FeedUnavailableError`."""
     try:
         yield
-    except (OSError, EOFError, zlib.error, BadZipFile, NotImplementedError, RuntimeError) as e:
+    except (OSError, EOFError, zlib.error, BadZipFile, RuntimeError) as e:
         raise FeedUnavailableError(str(path), str(e)) from e
 
 

@@ -64,7 +64,9 @@ class FeedUnavailableError(MarketError):
     """A source that cannot be opened or unpacked."""
 
     def __init__(self, source: str, reason: str) -> None:
-        super().__init__(f"{source} cannot be read: {reason}. Give a CSV file, plain, .gz or .zip, or a .parquet file")
+        super().__init__(
+            f"{source} cannot be read: {reason}. Give a CSV file, plain, .gz or .zip, or a .parquet file"
+        )
         self.source = source
         self.reason = reason
 

@@ -123,7 +123,9 @@ async def _found_length(path: Path, data: DataSource, columns: Mapping[str, str]
     if head.others and not head.times:
         listed = ", ".join(head.others[:_SYMBOLS_LISTED])
         allowed = f"one of its symbols, such as {head.others[0]}={path}"
-        raise OptionError("--data", f"{data.name}, with rows of {listed} and no row of {data.symbol}", allowed)
+        raise OptionError(
+            "--data", f"{data.name}, with rows of {listed} and no row of {data.symbol}", allowed
+        )
     found = BarLength(head.times)
     if found.is_newest_first:
         allowed = "rows in order of time, oldest first"
