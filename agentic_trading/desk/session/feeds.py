@@ -13,7 +13,6 @@ from agentic_trading.desk.market import feed as bar_feed
 from agentic_trading.desk.market.bar import EPOCH, Bar, Timeframe
 from agentic_trading.desk.market.bar_length import HEAD_ROWS, BarLength, length_text
 from agentic_trading.desk.market.bar_rows import NO_COLUMNS
-from agentic_trading.desk.market.feeds import read_head
 from agentic_trading.desk.market.samples import (
     PANELS,
     SAMPLES,
@@ -119,7 +118,7 @@ async def open_feed(
 
 async def _found_length(path: Path, data: DataSource, columns: Mapping[str, str]) -> Timeframe:
     """Return the length of the bars of a file, or `trading.BASE` for a single bar."""
-    head = await read_head(path, symbol=data.symbol, most=HEAD_ROWS, columns=columns)
+    head = await trading.head_of(path, symbol=data.symbol, most=HEAD_ROWS, columns=columns)
     if head.others and not head.times:
         listed = ", ".join(head.others[:_SYMBOLS_LISTED])
         allowed = f"one of its symbols, such as {head.others[0]}={path}"

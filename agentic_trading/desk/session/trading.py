@@ -31,7 +31,7 @@ from agentic_trading.desk.instrument import USDT, Instruments
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.bar_rows import NO_COLUMNS
 from agentic_trading.desk.market.feed import BarFeed, BarGrid
-from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, StdinFeed
+from agentic_trading.desk.market.feeds import CsvFeed, FileHead, MemoryFeed, StdinFeed, read_head
 from agentic_trading.desk.market.samples import PANELS, load_sample
 from agentic_trading.desk.planning.rules import strategy_params_rule
 from agentic_trading.desk.planning.schema import STRATEGY_PARAMS, check_strategy_params
@@ -180,6 +180,11 @@ def file_feed(
 ) -> BarFeed:
     """Return a feed of the bars of a symbol in a file. With a `clock`, only closed bars are yielded."""
     return CsvFeed(path, symbol=symbol, timeframe=timeframe, clock=clock, columns=columns, skips_others=True)
+
+
+async def head_of(path: Path, *, symbol: str, most: int, columns: Mapping[str, str]) -> FileHead:
+    """Return the open times of the first bars of a symbol in a file. Raises the errors of `read_head`."""
+    return await read_head(path, symbol=symbol, most=most, columns=columns)
 
 
 def kept_feed(path: Path, *, symbol: str, grid: BarGrid, most_bars: int | None = None) -> BarFeed:
