@@ -181,7 +181,7 @@ def _encode(value: Any) -> tuple[bytes, Any]:
 def _respellings(value: Any, spelled: bytes) -> Sequence[Callable[[bytes], bytes]]:
     """Return the functions that may make the JSON of `value` canonical, the fastest first. Empty if it is."""
     if type(value) is dict and all(type(item) is str for item in value.values()):
-        return ()  # it has no numbers, and searching long texts for them takes long
+        return ()  # because it has no numbers, and searching long texts for them takes long
     folded = spelled.translate(_FOLDED)
     find = folded.find  # because `in` converts to int first and is 5x slower here
     if find(b"e-") >= 0 and _has_exponent(spelled, folded):

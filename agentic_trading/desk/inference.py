@@ -77,7 +77,7 @@ class InferenceGate:
         found, net = [], EXACT.subtract(pnl, inference)
         if self.min_net_pnl is not None and net < self.min_net_pnl:
             found.append(f"the P&L net of inference is {net}, and --min-net-pnl is {self.min_net_pnl}")
-        # Without a profit, there is nothing that a cost could be a share of.
+        # Because without a profit, there is no sum that a cost could be a share of.
         most = None if self.max_share is None else EXACT.multiply(self.max_share, max(pnl, ZERO))
         if most is not None and inference > most:
             found.append(

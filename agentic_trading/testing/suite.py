@@ -38,7 +38,7 @@ async def raised_by(attempt: Awaitable[object], kind: type[E], promise: str) -> 
         returned = await attempt
     except kind as e:
         return e
-    except Exception as e:  # an adapter may raise anything
+    except Exception as e:  # because an adapter may raise anything
         raise BrokenContractError(promise, f"{type(e).__name__}: {e}") from e
     raise BrokenContractError(promise, f"the result {returned!r}")
 

@@ -127,7 +127,7 @@ def new_command(name: Name, *, folder: Folder = Path()) -> None:
     print_table(
         facts([("agent", str(path)) if path.stem == module else ("test", str(path)) for path in texts])
     )
-    # The module is looked for in the working directory.
+    # Because the module is looked for in the working directory.
     moves = [] if folder == Path() else [f"cd {folder}"]
     commands = (*moves, f"agentic-trading agent check {module}:{agent}", f"python -m pytest test_{module}.py")
     print_table(heading("Next"), *map(command_line, commands))

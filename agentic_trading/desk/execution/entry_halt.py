@@ -135,7 +135,7 @@ class EntryHalt:
 
     def _begins_day(self, at: datetime, equity: Decimal) -> bool:
         """Set the bases of the first close, and that of a new day. Return whether a day has ended."""
-        # A close at midnight ends the day of its bar.
+        # The day of the bar, because a close at midnight ends it.
         day = (at - timedelta(microseconds=1)).astimezone(self._zone).date()
         is_first, is_new, self._day = self._day == date.min, day != self._day, day
         if is_first:

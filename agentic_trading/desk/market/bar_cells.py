@@ -11,7 +11,7 @@ from typing import Final
 from agentic_trading.desk.market.bar import EPOCH
 
 NUMBER: Final = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,3})?")
-WHOLE: Final = re.compile(r"(-?[0-9]{1,18})(\.0{1,18})?")  # data frames write counts with a fraction
+WHOLE: Final = re.compile(r"(-?[0-9]{1,18})(\.0{1,18})?")  # because data frames write counts with a fraction
 DIGITS: Final = re.compile(r"([0-9]+)(\.0+)?")
 MICROSECONDS_PER_TICK: Final = {10: 1_000_000, 13: 1_000, 16: 1}
 """By number of digits: seconds, milliseconds and microseconds."""

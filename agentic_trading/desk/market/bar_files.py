@@ -47,7 +47,7 @@ def _open_zip(path: Path, packed: IO[bytes]) -> IO[bytes]:
     names = [
         each.filename
         for each in archive.infolist()
-        # macOS adds files of its own to archives.
+        # Because macOS adds files of its own to archives.
         if not each.is_dir() and not each.filename.startswith("__MACOSX/")
     ]
     if len(names) != 1:
@@ -61,6 +61,6 @@ def _open_parquet(path: Path, packed: IO[bytes]) -> IO[bytes]:
         polars = import_module("polars")
     try:
         text = polars.read_parquet(packed).write_csv()
-    except Exception as e:  # polars raises classes of its own, which need its import
+    except Exception as e:  # because polars raises classes of its own, which would need its import
         raise FeedUnavailableError(str(path), f"{type(e).__name__}: {e}") from e
     return BytesIO(text.encode())

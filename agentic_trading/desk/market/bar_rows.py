@@ -231,7 +231,7 @@ class BarRows:
                 parts[name] if field == "open_time" else field
                 for name, field in zip(plain, fields, strict=True)
             )
-        # A data frame writes its index without a name, which is the time or the number of the row.
+        # Because a data frame writes its index without a name: the time or the number of the row.
         if not times and plain.count("") == 1:
             fields[plain.index("")] = "open_time"
         return tuple(fields)

@@ -107,7 +107,7 @@ def load_watched(path: str, config: Path | None = None) -> WatchedAgent:
     """Import an agent as `load_agent` does, and watch what its modules use meanwhile."""
     module = path.partition(":")[0]
     file = source_file(module)
-    if file is None:  # a module of another importer is watched from its first run on
+    if file is None:  # its import cannot be watched, because another importer runs it
         own = load_agent(path, config)
         found = getattr(sys.modules[own.agent_class.__module__], "__file__", None)
         return WatchedAgent(own, OutsideWatch(OwnCode(Path(found or "?"), module)))
@@ -233,7 +233,7 @@ class _Check:
         part = await self._ran("no look-ahead", "part", bars=half)
         if part is None:
             return
-        # Symbols that start later end later, so the bars of all are whole up to the first end only.
+        # Up to the first end, because symbols that start later end later.
         ends = [each.last for each in part.data if each.last is not None]
         shown = up_to(lines, min(ends))
         self.rows.append(_row("no look-ahead", shown, up_to(await self._lines("part"), min(ends))))

@@ -113,7 +113,7 @@ class OperatorResumes:
                 if document.halt(HaltScope.ENTRIES, self._session_id) is not None:
                     return None
                 if (command := self._new_resume(document)) is None:
-                    # A crash may have come between the halt and this document.
+                    # Again, because a crash may have come between the halt and this document.
                     await self._store(controls, why)
                 return command
         return None

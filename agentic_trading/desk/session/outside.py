@@ -134,7 +134,7 @@ class OwnCode:
             whose = self._of(frame.f_code.co_filename)
             if whose == "own":
                 return None if entered.startswith(_ON_BEHALF) else frame
-            # Below the event loop is whoever started the session, perhaps code of the same folder.
+            # Because below the event loop is whoever started the session, perhaps code of the same folder.
             if whose == "edge" or frame.f_code.co_name == "_run_once":
                 return None
             if whose == "library":

@@ -144,7 +144,7 @@ def offline_answers(
     rows: Mapping[str, ProviderConfig], names: Iterable[str], offline: Rule
 ) -> dict[str, Provider]:
     """Return the rules, with the offline answers of an agent, for each of `names` whose adapter is `rules`."""
-    # The provider that is replaced holds nothing to close.
+    # It is not closed, because the provider that is replaced holds no resources.
     ours = (name for name in names if rows[name].adapter_of(name) == LLMProvider.RULES)
     return {name: RulesProvider(RULES, otherwise=offline) for name in ours}
 
