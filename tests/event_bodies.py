@@ -15,11 +15,10 @@ from agentic_trading.desk.execution.events import (
     IntentSkipped,
     IntentUndecided,
     OrderDenied,
-    RiskResumed,
-    RiskTripped,
     StrategyChosen,
 )
 from agentic_trading.desk.execution.order import OrderIntent, Sizing
+from agentic_trading.desk.execution.risk_events import RiskResumed, RiskTripped
 from agentic_trading.desk.instrument import Side
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.triggers import SkipReason, TriggerKind

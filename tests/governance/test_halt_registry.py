@@ -190,5 +190,6 @@ def test_halts_are_counted_by_scope() -> None:
         HaltScope.AGENT: 2,
         HaltScope.WORKFLOW: 0,
         HaltScope.MODEL: 1,
+        HaltScope.ENTRIES: 0,
     }
     assert set(known.counts("unknown").values()) == {0}

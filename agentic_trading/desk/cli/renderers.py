@@ -18,11 +18,10 @@ from agentic_trading.desk.execution.events import (
     IntentSkipped,
     IntentUndecided,
     OrderDenied,
-    RiskResumed,
-    RiskTripped,
     StrategyChosen,
 )
 from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.execution.risk_events import RiskResumed, RiskTripped
 from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.planning.events import (
     GenerationAccepted,

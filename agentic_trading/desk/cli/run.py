@@ -293,8 +293,8 @@ def run_command(
         record=record or base_url is not None,
         **session,
     )
-    gate = {"min_net_pnl": min_net_pnl, "max_share": max_inference_share}
-    run_and_print(options, yes=yes, as_json=as_json, page=report, gate=InferenceGate(**gate))
+    gate = InferenceGate(min_net_pnl, max_inference_share)
+    run_and_print(options, yes=yes, as_json=as_json, page=report, gate=gate)
 
 
 def _traded(

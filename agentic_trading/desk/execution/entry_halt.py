@@ -8,8 +8,8 @@ from typing import Final, Protocol
 
 from agentic_trading.canonical import utc_text
 from agentic_trading.desk.exchange import Cancellation
-from agentic_trading.desk.execution.events import RiskResumed, RiskTripped
 from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
+from agentic_trading.desk.execution.risk_events import RiskResumed, RiskTripped
 from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.ids import derived_id
 from agentic_trading.trading_limits import LossLimits, LossRule

@@ -10,7 +10,7 @@ from typing import Final
 
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.execution.entry_halt import OperatorResume
-from agentic_trading.desk.execution.events import RiskResumed
+from agentic_trading.desk.execution.risk_events import RiskResumed
 from agentic_trading.governance.commands import AddHalt, execute_command
 from agentic_trading.governance.controls_document import ControlStore, HaltScope, TenantControls, event_of
 from agentic_trading.governance.errors import CommandError, ControlError

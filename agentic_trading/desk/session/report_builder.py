@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypedDict
 
 from agentic_trading.desk.decisions import SessionCounters
 from agentic_trading.desk.exchange import Fill
-from agentic_trading.desk.execution.events import RiskResumed, RiskTripped
+from agentic_trading.desk.execution.risk_events import RiskResumed, RiskTripped
 from agentic_trading.desk.execution.shortfall import shortfalls, total_shortfall
 from agentic_trading.desk.inference import InferenceRate, rate_for
 from agentic_trading.desk.instrument import EXACT, USDT, ZERO

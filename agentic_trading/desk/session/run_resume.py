@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from agentic_trading.client.call_log import EarlierCalls
-from agentic_trading.desk.execution.events import RiskResumed
+from agentic_trading.desk.execution.risk_events import RiskResumed
 from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.session.agents import agent_of_run
 from agentic_trading.desk.session.entry_resumes import RecordedResumes

@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from agentic_trading.desk.execution.entry_halt import OperatorResume
-from agentic_trading.desk.execution.events import RiskResumed
+from agentic_trading.desk.execution.risk_events import RiskResumed
 from agentic_trading.desk.instrument import ZERO
 from agentic_trading.desk.session.entry_resumes import ControlsPlace, OperatorResumes, RecordedResumes
 from agentic_trading.governance.controls_document import HaltScope
