@@ -273,7 +273,6 @@ def run_command(
     A model is asked only after you confirm the estimated cost. Ctrl-C stops the run after calls in flight.
     """
     from agentic_trading.desk.cli.run_output import run_and_print
-    from agentic_trading.desk.inference import InferenceGate
     from agentic_trading.desk.session.options import RunOptions
     from agentic_trading.operate.choices import CONFIGURED, own_model_row
 
@@ -283,7 +282,7 @@ def run_command(
     session |= {"bars": bars, "budget_usd": budget_usd, "max_calls": max_calls, "estimate": estimate}
     runs, loaded = _started(config, own_model=own_model_row(model, price, context), **own)
     session |= {"resume": resume, "model": model, "timeframe": timeframe, "recorded_from": recorded_from}
-    session |= {"inference_rate": inference_rate}
+    session["inference_rate"] = inference_rate
     session |= _traded(names := names_in(data), columns, agent, agent_config, bars)
     options = RunOptions(
         out=out or runs / folder_for(names),
@@ -293,8 +292,15 @@ def run_command(
         record=record or base_url is not None,
         **session,
     )
-    gate = InferenceGate(min_net_pnl, max_inference_share)
+    gate = _gate(min_net_pnl, max_inference_share)
     run_and_print(options, yes=yes, as_json=as_json, page=report, gate=gate)
+
+
+def _gate(min_net_pnl: Decimal | None, max_share: Decimal | None) -> Any:
+    """Return the conditions on the result."""
+    from agentic_trading.desk.inference import InferenceGate
+
+    return InferenceGate(min_net_pnl, max_share)
 
 
 def _traded(
