@@ -14,6 +14,7 @@ from agentic_trading.clock import Clock
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.bar_files import PACKED, open_packed, readable
 from agentic_trading.desk.market.bar_rows import LONGEST_LINE_BYTES, NO_COLUMNS, BarRows, line_text
+from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import (
     Calendar,
     Continuity,
@@ -199,29 +200,39 @@ class FileHead:
     others: tuple[str, ...]
 
 
+_LEAST_TIMES: Final = 2
+"""The bars without which a file has no length."""
+
+
 async def read_head(
     path: Path, *, symbol: str, most: int, columns: Mapping[str, str] = NO_COLUMNS
 ) -> FileHead:
     """Return the open times of the first `most` bars of a symbol in a file, in its order.
 
+    They end before the first row that is not a bar, because a run trades up to there and then names it.
+
     Raises:
         FeedUnavailableError: If the file cannot be read or unpacked.
-        BarFormatError: If a text is not a time.
+        BarFormatError: If one of the first two bars has no time.
 
     """
     feed = CsvFeed(path, symbol=symbol, timeframe=Timeframe.S1)
     rows = BarRows(path.name, symbol, Timeframe.S1, columns, skips_others=True)
     times: list[datetime] = []
     line = 0
-    async with aclosing(feed.blocks()) as blocks:
-        async for block in blocks:
-            for raw in block:
-                line += 1
-                time = rows.open_time(line, raw)
-                if time is not None:
-                    times.append(time)
-                if len(times) == most:
-                    return FileHead(tuple(times), tuple(rows.others))
+    try:
+        async with aclosing(feed.blocks()) as blocks:
+            async for block in blocks:
+                for raw in block:
+                    line += 1
+                    time = rows.open_time(line, raw)
+                    if time is not None:
+                        times.append(time)
+                    if len(times) == most:
+                        return FileHead(tuple(times), tuple(rows.others))
+    except BarFormatError:
+        if len(times) < _LEAST_TIMES:
+            raise
     return FileHead(tuple(times), tuple(rows.others))
 
 
