@@ -282,18 +282,12 @@ def run_command(
     session |= {"bars": bars, "budget_usd": budget_usd, "max_calls": max_calls, "estimate": estimate}
     runs, loaded = _started(config, own_model=own_model_row(model, price, context), **own)
     session |= {"resume": resume, "model": model, "timeframe": timeframe, "recorded_from": recorded_from}
-    session["inference_rate"] = inference_rate
     session |= _traded(names := names_in(data), columns, agent, agent_config, bars)
-    options = RunOptions(
-        out=out or runs / folder_for(names),
-        config=loaded,
-        provider=provider or (CONFIGURED if loaded.models else "rules"),
-        answers_from=tuple(answers_from or ()),
-        record=record or base_url is not None,
-        **session,
-    )
+    session |= {"record": record or base_url is not None, "answers_from": tuple(answers_from or ())}
+    session |= {"provider": provider or (CONFIGURED if loaded.models else "rules")}
+    session |= {"inference_rate": inference_rate, "out": out or runs / folder_for(names)}
     gate = _gate(min_net_pnl, max_inference_share)
-    run_and_print(options, yes=yes, as_json=as_json, page=report, gate=gate)
+    run_and_print(RunOptions(config=loaded, **session), yes=yes, as_json=as_json, page=report, gate=gate)
 
 
 def _gate(min_net_pnl: Decimal | None, max_share: Decimal | None) -> Any:
