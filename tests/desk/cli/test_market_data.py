@@ -67,15 +67,15 @@ def test_unknown_name_lists_samples(command: Command) -> None:
 def test_describe_malformed_file_shows_position(command: Command) -> None:
     Path("abc.csv").write_text(ROWS.replace("102,99", "102,low"), encoding="utf-8")
 
-    ended = command("data", "describe", "abc.csv")
+    ended = command("data", "describe", "abc.csv", "--timeframe", "5m")
 
     assert ended.code == ExitCode.BAD_INPUT
     assert "abc.csv, line 2, column 'low'" in ended.err
 
 
-@pytest.mark.parametrize(("hours", "told"), [(0, "which holds no bar"), (9, "which looks like bars of 1h")])
-def test_describe_rejects_file_unfit_to_run(hours: int, told: str, command: Command) -> None:
-    opens = [f"2023-03-20T0{hour}:00:00Z" for hour in range(hours)]
+@pytest.mark.parametrize(("bars", "told"), [(0, "which holds no bar"), (4, "which looks like bars of 6h")])
+def test_describe_rejects_file_unfit_to_run(bars: int, told: str, command: Command) -> None:
+    opens = [f"2023-03-20T{6 * place:02}:00:00Z" for place in range(bars)]
     rows = ["open_time,open,high,low,close,volume", *(f"{at},100,102,99,101,5" for at in opens)]
     Path("abc.csv").write_text("\n".join(rows), encoding="utf-8")
 
