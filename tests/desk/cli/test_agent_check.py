@@ -305,13 +305,13 @@ def test_outside_is_named_with_its_place(agent: str, row: str, found: str, folde
 
 
 @pytest.mark.timeout(120)
-def test_decision_that_depends_on_later_bars_is_found(folder: Path, command: Command) -> None:
-    ended = command("agent", "check", "faulty:Peeks", *SHORT)
+def test_decision_that_depends_on_later_bars_is_found(folder: Path) -> None:
+    ended = checked(folder, "faulty:Peeks", *SHORT)  # not in this process, which has the runs of other tests
 
-    assert ended.code == ExitCode.FOUND_WRONG
-    assert "no look-ahead         FAILED" in ended.out
-    assert "first difference: line 2 (intent.approved of BTCUSDT" in ended.out
-    assert "$.body.quantity was" in ended.out
+    assert ended.returncode == ExitCode.FOUND_WRONG
+    assert "no look-ahead         FAILED" in ended.stdout
+    assert "first difference: line 2 (intent.approved of BTCUSDT" in ended.stdout
+    assert "$.body.quantity was" in ended.stdout
 
 
 @pytest.mark.timeout(120)

@@ -39,6 +39,11 @@ def shown(folder_of_all: Path) -> Iterator[RunningDashboard]:
         yield dashboard
 
 
+def copy_run(run: RunOnRecord, folder: Path) -> None:
+    """Copy the folder of a run without its index, which another reader may write meanwhile."""
+    shutil.copytree(run.folder.path, folder, ignore=shutil.ignore_patterns("*.index.*"))
+
+
 async def page_of(*stores: Path, tenant: str | None = None) -> sessions.SessionsView:
     """Return the page after as many reloads as it asks for."""
     async with open_sources(SourceOptions(stores, tenant=tenant)) as sources:
@@ -126,7 +131,7 @@ def changed_manifest(folder: Path, **changes: object) -> None:
 
 
 async def test_running_session_has_no_result(faulty: RunOnRecord, tmp_path: Path) -> None:
-    shutil.copytree(faulty.folder.path, tmp_path / "running")
+    copy_run(faulty, tmp_path / "running")
     changed_manifest(tmp_path / "running", digest=None)
 
     [row] = (await page_of(tmp_path)).rows
@@ -136,7 +141,7 @@ async def test_running_session_has_no_result(faulty: RunOnRecord, tmp_path: Path
 
 async def test_damaged_session_leaves_the_others(faulty: RunOnRecord, tmp_path: Path) -> None:
     for name in ("a whole", "no bars", "no manifest"):
-        shutil.copytree(faulty.folder.path, tmp_path / name)
+        copy_run(faulty, tmp_path / name)
     next((tmp_path / "no bars").glob("bars-*.csv")).unlink()
     (tmp_path / "no manifest" / "run.json").write_text("{}")
 
@@ -152,7 +157,7 @@ async def test_damaged_session_leaves_the_others(faulty: RunOnRecord, tmp_path: 
 async def test_run_whose_record_is_cut_off_has_no_figures_until_it_is_whole(
     faulty: RunOnRecord, tmp_path: Path
 ) -> None:
-    shutil.copytree(faulty.folder.path, tmp_path / "copied")
+    copy_run(faulty, tmp_path / "copied")
     log = tmp_path / "copied" / faulty.folder.log.name
     whole = log.read_bytes()
     log.write_bytes(whole[: whole.index(b"\n", len(whole) // 2) + 1])
@@ -174,7 +179,7 @@ async def test_damaged_run_is_read_after_the_others(
 ) -> None:
     monkeypatch.setattr(sessions, "READ_WITHIN_S", 0.0)
     for name, started in (("newer", "2026-11-02T00:00:00Z"), ("older", "2026-11-01T00:00:00Z")):
-        shutil.copytree(faulty.folder.path, tmp_path / name)
+        copy_run(faulty, tmp_path / name)
         changed_manifest(tmp_path / name, started_at=started)
     next((tmp_path / "newer").glob("bars-*.csv")).unlink()
 
