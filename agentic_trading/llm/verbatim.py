@@ -105,8 +105,7 @@ class _TopLevel:
     choices: Any
 
 
-# Cached, because the rules of the client and of the worker, the price and the adapter of one call each need it, and
-# parsing takes long.
+# Cached, because the rules of the client and of the worker, the price and the adapter of one call each need it.
 @lru_cache(maxsize=16)
 def _top_level(body: str) -> _TopLevel | None:
     """Return the top level of a body, or None if it is not an object. Raises the errors of `json.loads`."""

@@ -196,13 +196,10 @@ class Causes:
             ids, texts = answer_parts(told.text)
         else:
             ids, texts = await asyncio.to_thread(answer_parts, told.text)
-        answers = self._groups.setdefault(group, [])
-        # Equal texts are one object, because a set of them then compares no characters.
-        known = {text: text for one in answers[-1:] for text in one.texts}
-        texts = tuple(known.get(text, text) for text in texts)
         answer = _Answer(
             next(self._numbers), told.interaction_id, envelope.trace_id, envelope.causation_id, ids, texts
         )
+        answers = self._groups.setdefault(group, [])
         self._groups.move_to_end(group)
         answers.append(answer)
         self._size += answer.size

@@ -186,7 +186,7 @@ def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
 
 
 def _net(report: RunReport) -> Iterator[tuple[str, str]]:
-    """Yield the P&L net of inference, and the round trips whose inference cost most."""
+    """Yield the P&L net of inference, and the round trips with the most expensive inference."""
     if not report.inference_nusd:
         return
     cost = f"inference {usd(report.inference_nusd)} USD"

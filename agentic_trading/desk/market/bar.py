@@ -60,7 +60,7 @@ LENGTHS = {timeframe: timedelta(seconds=seconds) for timeframe, seconds in SECON
 _WHOLE_GRIDS = frozenset(
     each for each in Timeframe if each.seconds <= SECONDS[Timeframe.M15] or each is Timeframe.D1
 )
-"""The timeframes whose bars open at multiples of their length. Longer ones open at a multiple of 15 minutes."""
+"""The timeframes with bars at multiples of their length. Longer ones open at a multiple of 15 minutes."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 

@@ -83,7 +83,7 @@ def _of_digits(digits: str) -> datetime | None:
 
 
 def joined_time(date: str, time: str) -> str:
-    """Return the text of a time whose date and time of day are in two cells."""
+    """Return the text of a time with its date and its time of day in two cells."""
     if found := TIME_OF_DAY.fullmatch(time):
         time = f"{found[1]}:{found[2]}:{found[3] or '00'}"
     if len(date) == 8 and DIGITS.fullmatch(date):

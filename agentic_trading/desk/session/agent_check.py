@@ -97,7 +97,7 @@ class AgentCheck(BaseModel, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class WatchedAgent:
-    """An agent whose import was watched."""
+    """An agent with a watched import."""
 
     own: OwnAgent
     watch: OutsideWatch

@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, NamedTuple, Self
@@ -134,8 +134,7 @@ async def replay(
 
     with no_network(), closing(compared):
         try:
-            setup = await _setup(folder, manifest, recorded, workers, own)
-            setup = replace(setup, risk=manifest.risk, zone=manifest.zone, resumes=resumes)
+            setup = await _setup(folder, manifest, recorded, resumes, workers, own)
             observer = SessionObserver(after_slice, wrap=lambda gateway: ObservedGateway(gateway, seen, edit))
             await play_session(setup, played, observer)
         except _EndedByMissError:
@@ -266,6 +265,7 @@ async def _setup(
     folder: SessionFolder,
     manifest: RunManifest,
     recorded: port_adapters.Recording,
+    resumes: RecordedResumes,
     workers: int,
     own: OwnAgent | None,
 ) -> SessionSetup:
@@ -285,6 +285,9 @@ async def _setup(
         data=manifest.data[0].name,
         agent=shipped_agent(manifest.data[0].name, plan_on_record(manifest)) if own is None else own.create(),
         ends_on_error=manifest.mode == "backtest",
+        risk=manifest.risk,
+        zone=manifest.zone,
+        resumes=resumes,
         feeds=[await recorded_feed(folder, manifest, source) for source in manifest.data],
         most_bars=None,
         answers=replayed_run(manifest, recorded),
