@@ -10,7 +10,7 @@ from agentic_trading.cancellation import run_async
 from agentic_trading.cli import options
 from agentic_trading.cli.exits import ExitCode, say, stop
 from agentic_trading.cli.export import ExportFolder, SealsFile, export_command, verify_export
-from agentic_trading.cli.options import AsJson, OfTenant, Stores, logs_of, trace_list
+from agentic_trading.cli.options import AsJson, OfTenant, Stores, logs_of, trace_command
 
 trace_app = typer.Typer(help="Show decision chains, from a bar to a fill.", no_args_is_help=True)
 audit_app = typer.Typer(
@@ -115,7 +115,7 @@ def show_trace(
     if not chain.nodes:
         stop(
             ExitCode.FOUND_WRONG,
-            f"no chain has the id {trace_id!r}. To list chains, run: {trace_list(logs, tenant)}",
+            f"no chain has the id {trace_id!r}. To list chains, run: {trace_command('list', logs, tenant)}",
         )
     if as_json:
         show_json(values_of(chain))
@@ -138,13 +138,26 @@ def why_record(
         answer = ask_logs(logs, lambda records: why(records, record_id, tenant=tenant))
         warn_of_ends(logs, tenant)
     except UnknownRecordError as e:
-        stop(ExitCode.FOUND_WRONG, f"{e}. To list chains, run: {trace_list(logs, tenant)}")
+        stop(ExitCode.FOUND_WRONG, f"{e}. {_where_to_look(record_id, logs, tenant)}")
     except AmbiguousIdError as e:
         stop(ExitCode.FOUND_WRONG, str(e))
     if as_json:
         show_json(values_of_path(answer))
     else:
         print_table(path_of(answer))
+
+
+def _where_to_look(unknown: str, logs: Sequence[Path], tenant: str | None) -> str:
+    """Return the command to run after an id that no record has."""
+    from agentic_trading.audit.trace import full_id
+    from agentic_trading.cli.look_tables import ask_logs
+
+    # `trace list` prints ids of traces, so that one of these is easily given for that of a record.
+    trace_id = ask_logs(logs, lambda records: full_id(records, unknown, of="trace", tenant=tenant))
+    if ask_logs(logs, lambda records: records.trace(trace_id, tenant=tenant)):
+        show = trace_command(f"show {trace_id}", logs, tenant)
+        return f"It is the id of a chain. To show the chain with the ids of its records, run: {show}"
+    return f"To list chains, run: {trace_command('list', logs, tenant)}"
 
 
 By = Annotated[

@@ -85,11 +85,11 @@ def logs_of(stores: Sequence[Path] | None) -> list[Path]:
     return [*found] or [_newest_log(settings.runs)]
 
 
-def trace_list(logs: Sequence[Path], tenant: str | None) -> str:
-    """Return the command that lists the chains of logs, of `tenant` or of all tenants."""
+def trace_command(what: str, logs: Sequence[Path], tenant: str | None) -> str:
+    """Return a command of `trace` for logs, for the records of `tenant` or of all tenants."""
     stores = "".join(f" --store {shlex.quote(str(log))}" for log in logs)
     tenant_option = "" if tenant is None else f" --tenant {shlex.quote(tenant)}"
-    return f"agentic-trading trace list{stores}{tenant_option}"
+    return f"agentic-trading trace {what}{stores}{tenant_option}"
 
 
 def _log_at(path: Path) -> Path | None:

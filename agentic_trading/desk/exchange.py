@@ -1,6 +1,6 @@
 """The exchange port: orders, fills, cancellations and the account."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -274,3 +274,13 @@ class Exchange(Protocol):
     async def open_orders(self) -> tuple[OpenOrder, ...]:
         """Return the orders that can still trade, in order of submission."""
         ...
+
+
+async def exits_first(exchange: Exchange, bars: Sequence[Bar]) -> Sequence[Bar]:
+    """Return the bars of one moment in the order in which they fill orders.
+
+    Symbols with an open exit order come first. Otherwise this is the order of `bars`.
+    """
+    exits = {entry.order.symbol for entry in await exchange.open_orders() if entry.order.reduce_only}
+    # Exits come first, because their sales pay for the purchases of other symbols at the same open.
+    return sorted(bars, key=lambda bar: bar.symbol not in exits)

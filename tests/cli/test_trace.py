@@ -12,7 +12,7 @@ from rich.console import Console
 
 from agentic_trading.cli.chains import chain_table
 from agentic_trading.cli.exits import ExitCode
-from agentic_trading.cli.options import trace_list
+from agentic_trading.cli.options import trace_command
 from agentic_trading.cli.output import print_table
 from agentic_trading.ids import derived_id
 from agentic_trading.llm import Event, JsonFileInteractionStore, LLMInteraction
@@ -101,7 +101,7 @@ def test_suggested_trace_list_quotes_its_paths() -> None:
     logs = [Path("my runs/$(a)/log.jsonl"), Path("plain/log.jsonl")]
 
     assert (
-        trace_list(logs, "a b")
+        trace_command("list", logs, "a b")
         == "agentic-trading trace list --store 'my runs/$(a)/log.jsonl' --store plain/log.jsonl --tenant 'a b'"
     )
 
@@ -308,3 +308,13 @@ def test_passed_on_answer_has_its_own_word(tmp_path: Path, command: Command) -> 
 
     assert "passed_on" in shown
     assert "degraded" not in shown
+
+
+@pytest.mark.parametrize("characters", [8, 36])
+def test_why_of_a_chain_names_trace_show(characters: int, session: Path, command: Command) -> None:
+    trace_id = first_fill(session)["trace_id"]
+
+    ended = command("trace", "why", trace_id[:characters], "--store", session)
+
+    assert ended.code == ExitCode.FOUND_WRONG
+    assert f"agentic-trading trace show {trace_id} --store" in ended.err

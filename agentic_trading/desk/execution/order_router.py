@@ -179,17 +179,8 @@ class OrderRouter:
         return None
 
     async def fill_order(self, bars: Sequence[Bar]) -> Sequence[Bar]:
-        """Return the bars of one moment in the order in which they fill orders.
-
-        This is the order of `bars`, unless the limits net exits. Then symbols with an open exit come first.
-        """
-        if not self._risk_limits.nets_exits:
-            return bars
-        exits = {
-            entry.order.symbol for entry in await self._exchange.open_orders() if entry.order.reduce_only
-        }
-        # Exits come first, because their sales pay for the purchases of other symbols.
-        return sorted(bars, key=lambda bar: bar.symbol not in exits)
+        """Return the bars of one moment in the order in which they fill orders: see `exits_first`."""
+        return await exchange_api.exits_first(self._exchange, bars)
 
     async def on_bar(self, bar: Bar) -> list[exchange_api.ExecutionReport]:
         """Process a closed bar. Return and record fills and cancellations, in order."""

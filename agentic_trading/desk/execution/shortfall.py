@@ -3,11 +3,12 @@
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import ROUND_HALF_EVEN, Decimal
 
 from pydantic import BaseModel
 
-from agentic_trading.desk.exchange import Account, Exchange, Fill, Order
+from agentic_trading.desk.exchange import Account, Exchange, Fill, Order, exits_first
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Instrument, Side
 from agentic_trading.desk.market.bar import LATEST, Bar
@@ -153,13 +154,23 @@ class Baseline:
         """Add an order. It must not become active earlier than the orders before it."""
         self._waiting.append(order)
 
+    async def on_bars(self, bars: Sequence[Bar]) -> None:
+        """Process the next bars of the run, which close at the same time."""
+        for bar in bars:
+            await self._submit_due(bar.open_time)
+        for bar in await exits_first(self._exchange, bars):
+            await self.on_bar(bar)
+
     async def on_bar(self, bar: Bar) -> None:
         """Process the next bar of the run."""
-        while self._waiting and self._waiting[0].active_from <= bar.open_time:
-            await self._exchange.submit(self._waiting.popleft())
+        await self._submit_due(bar.open_time)
         reports = await self._exchange.on_bar(bar)
         self._fills.extend(report for report in reports if isinstance(report, Fill))
         self._marks[bar.symbol] = bar.close
+
+    async def _submit_due(self, open_time: datetime) -> None:
+        while self._waiting and self._waiting[0].active_from <= open_time:
+            await self._exchange.submit(self._waiting.popleft())
 
     async def equity(self) -> Decimal:
         """Return the equity at the last close."""
@@ -185,7 +196,7 @@ class Baselines:
         self._held: dict[str, Baseline] = {}
         self._intents = 0
 
-    async def on_bars(self, bars: Iterable[Bar], intents: Sequence[OrderIntent]) -> None:
+    async def on_bars(self, bars: Sequence[Bar], intents: Sequence[OrderIntent]) -> None:
         """Process the bars of a moment, and then the new intents of the run.
 
         Args:
@@ -193,8 +204,8 @@ class Baselines:
             intents: All intents that the run has sent so far, in order.
 
         """
+        await self._market_now.on_bars(bars)
         for bar in bars:
-            await self._market_now.on_bar(bar)
             if bar.symbol not in self._held:
                 instrument = self._instruments[bar.symbol]
                 self._held[bar.symbol] = await buy_and_hold(bar, self._new_exchange(), instrument)

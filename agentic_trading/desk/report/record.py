@@ -282,7 +282,7 @@ class _Rebuilt:
         """Rebuild the result from the saved bars that close before `until`."""
         result, symbols = self.result, [source.symbol for source in manifest.data]
         result.instruments = self._venue.instruments
-        result.baselines = trading.baselines(self._venue.instruments)
+        result.baselines = trading.baselines(self._venue.instruments, manifest.data[0].name)
         result.companions = await asyncio.to_thread(trading.companions, symbols)
         feeds = [await recorded_feed(folder, manifest, source) for source in manifest.data]
         async with aclosing(merge_feeds(feeds)) as slices:

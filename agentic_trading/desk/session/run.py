@@ -539,7 +539,9 @@ class ActiveRun:
             return bars.around(self.outage.around(gateway))
 
         def on_start(session: TradingSession) -> None:
-            self.played.baselines = trading.baselines(self.played.instruments)
+            self.played.baselines = trading.baselines(
+                self.played.instruments, self.opened.manifest.data[0].name
+            )
             signals.hold(session)
 
         observer = SessionObserver(after_slice, before_slice, wrap=wrap, on_start=on_start)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 from pathlib import Path
@@ -249,9 +249,10 @@ def _currency(instruments: Instruments) -> str:
     return next((each.quote_currency for each in instruments.values()), USDT)
 
 
-def baselines(instruments: Instruments) -> Baselines:
-    """Return the baselines of a session on these instruments."""
-    return Baselines(instruments, lambda: paper_exchange(PaperVenue(instruments)))
+def baselines(instruments: Instruments, data: str = "") -> Baselines:
+    """Return the baselines of a session on these instruments. `data` is the first source of its bars."""
+    same_venue = replace(venue((), data), instruments=instruments)
+    return Baselines(instruments, lambda: paper_exchange(same_venue))
 
 
 def companions(symbols: Sequence[str]) -> dict[str, ReferenceMarketFeed]:

@@ -8,16 +8,19 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, field_validator
 
-from agentic_trading.desk import Agent, Bar, Desk, DeskError, Question, known
+from agentic_trading.desk import Agent, Bar, Desk, DeskError, Fill, Question, known
 from agentic_trading.desk.agents.errors import AgentFailedError
+from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.replay import replay
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.store import LOG_NAME
 from agentic_trading.operate.session_folder import SessionFolder
 from tests.desk.agents.trading import (
     BTC,
     Asking,
     Rotating,
+    Switching,
     View,
     answers_of,
     attempts,
@@ -26,7 +29,7 @@ from tests.desk.agents.trading import (
     played,
     ran_with,
 )
-from tests.flows.sessions import LOADED, Shuffled, decided, ran, with_faults
+from tests.flows.sessions import LOADED, Shuffled, decided, events_in, kept_in, ran, with_faults
 
 FIVE = timedelta(minutes=5)
 
@@ -66,6 +69,19 @@ async def test_replay_of_own_agent_is_identical(agent: type[Agent], tmp_path: Pa
     for workers in (1, 8):
         again = await replay(tmp_path, workers=workers, agent=await named(agent))
         assert (again.identical, again.misses, again.unused) == (True, 0, 0)
+
+
+@pytest.mark.parametrize("data", [("btcusdt-5m", "ethusdt-5m"), ("sp500-sample",)])
+async def test_weights_sell_before_they_buy(data: tuple[str, ...], tmp_path: Path) -> None:
+    report = await ran_with(tmp_path, Switching, data=data, bars=30)
+
+    assert report.fills >= 8
+    # The plain orders of weights are market orders, so that their baseline has the same fills.
+    assert report.market_now_pnl == report.pnl
+    cash = trading.STARTING_CASH
+    for event in events_in(await kept_in(tmp_path / LOG_NAME), Fill.KIND):
+        cash += Fill.model_validate(event.body).cash_change
+        assert cash >= 0
 
 
 async def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:

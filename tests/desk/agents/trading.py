@@ -139,6 +139,19 @@ async def attempts(evening: Evening) -> list[LLMInteraction]:
     return [record for record in await evening.records() if isinstance(record, LLMInteraction)]
 
 
+class Switching(Agent):
+    """Holds one of the first two symbols, and another one at each close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._closes = 0
+
+    async def on_close(self, desk: Desk) -> None:
+        self._closes += 1
+        first, second, *_ = desk.symbols
+        desk.weights({first: 0.9} if self._closes % 2 else {second: 0.9})
+
+
 async def ran_with(out: Path, agent: type[Agent], **changes: Any) -> RunReport:
     """Run an agent of this module into a folder."""
     return await ran(out, agent=await named(agent), **{"bars": 300, **changes})
