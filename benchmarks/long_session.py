@@ -1,8 +1,9 @@
 """What a long session takes: memory and CPU of a year of five-minute bars played by the rules, and of its replay.
 
-Run: python -m benchmarks.long_session [--quick | --bars N] [--before FOLDER]. Plays a quarter, a half and a whole year one
+Run: python -m benchmarks.long_session [--quick | --bars N | --minutes] [--before FOLDER]. Plays a quarter, a half and a whole year one
 after the other. Exits with 1 if a process peaks or grows beyond its bound, or if a bar late in a session costs more than one
-early in it. `--before` plays the same with the package of another checkout, and prints the ratio. Needs Linux: memory and CPU are
+early in it. `--before` plays the same with the package of another checkout, and prints the ratio. `--minutes` plays a month of one-minute bars
+with an own agent instead, beside the second run of `make run`. Needs Linux: memory and CPU are
 read from /proc.
 """
 
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from statistics import linear_regression
 
@@ -34,6 +36,11 @@ MOST_PEAK_OF_YEARS_MB = 400.0
 MOST_SLOPE_MB = 40.0
 MOST_PACE = 1.2
 GOAL_OF_BEFORE = 0.5
+MONTH_OF_MINUTES = 43_200
+MOST_PEAK_OF_MINUTES_MB = 120.0
+MOST_OF_MAKE_RUN = 1.3
+SHIPPED_BARS = 2_576
+FAULTS = "malformed=5%,timeout=2%,refusal=1%,truncated=1%"
 SETTLED = 0.3
 """The share of a session after which its slope is taken: bounded memories, such as the ledger's, fill first."""
 EVERY_S = 0.2
@@ -76,10 +83,10 @@ class Cost:
         return self.peak_mb < self.most_peak_mb and not grows and not (is_paced and self.pace > MOST_PACE)
 
 
-def write_bars(path: Path, count: int) -> None:
-    """Write the shipped bars one after the other, from their first moment on and without their halt, `count` in all."""
+def write_bars(path: Path, count: int, step: timedelta = timedelta(minutes=5)) -> None:
+    """Write `count` shipped bars one after the other, `step` apart, from their first moment on and without their halt."""
     shipped = load_sample("btcusdt-5m")
-    start, step = shipped[0].open_time, shipped[0].timeframe.length
+    start = shipped[0].open_time
     with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as file:
         file.write(",".join(BAR_COLUMNS) + "\n")
         for place in range(count):
@@ -190,6 +197,33 @@ def measure(bars: int, folder: Path, package: Path = ROOT) -> list[Cost]:
     return [played, measured("replay", ["replay", "run", str(out)], bars, package=package)]
 
 
+def measure_minutes(folder: Path) -> list[Cost]:
+    """Play a month of minutes with an own agent, its replay, and the second run of `make run`."""
+    source, out = folder / "BTCUSDT.csv.gz", folder / "session"
+    write_bars(source, MONTH_OF_MINUTES, timedelta(minutes=1))
+    agent = ["--agent", "examples.breakout:Breakout"]
+    run = ["run", "--data", str(source), "--provider", "rules", *agent, "--out", str(out), "--json"]
+    shipped = ["run", "--data", "btcusdt-5m", "--provider", "rules", "--inject", FAULTS, "--seed", "1"]
+    return [
+        measured("minutes", run, MONTH_OF_MINUTES, kept=SessionFolder(out).bars(1, "BTCUSDT")),
+        measured("their replay", ["replay", "run", str(out), *agent], MONTH_OF_MINUTES),
+        measured("make run", [*shipped, "--out", str(folder / "shipped")], SHIPPED_BARS),
+    ]
+
+
+def minutes_hold(rows: Sequence[Cost]) -> bool:
+    """Print the promises about a month of minutes, and return whether they hold."""
+    minutes, replayed, shipped = rows
+    ratio = (minutes.cpu_s / minutes.bars) / (shipped.cpu_s / shipped.bars)
+    peak = max(minutes.peak_mb, replayed.peak_mb)
+    kept = ratio <= MOST_OF_MAKE_RUN and peak <= MOST_PEAK_OF_MINUTES_MB
+    print(
+        f"CPU of a bar {ratio:.2f} of that of make run (at most {MOST_OF_MAKE_RUN}), peak {peak:.0f} MB (at most "
+        f"{MOST_PEAK_OF_MINUTES_MB:.0f}): {'holds' if kept else 'DOES NOT HOLD'}"
+    )
+    return kept
+
+
 def table(rows: Sequence[Cost]) -> str:
     """Return the figures, one process a line."""
     lines = [
@@ -239,10 +273,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--quick", action="store_true", help=f"{QUICK:,} bars, of which only the peak is judged"
     )
     parser.add_argument("--bars", type=int, help="how many bars, in place of a quarter, a half and a year")
+    parser.add_argument("--minutes", action="store_true", help="a month of one-minute bars with an own agent")
     parser.add_argument("--before", type=Path, help="another checkout, to compare with")
     options = parser.parse_args(argv)
+    if options.minutes:
+        with tempfile.TemporaryDirectory(prefix="long-session-") as folder:
+            rows = measure_minutes(Path(folder))
+        print(table(rows))
+        return 0 if minutes_hold(rows) else 1
     sizes = (QUICK,) if options.quick else SIZES if options.bars is None else (options.bars,)
-    rows: list[Cost] = []
+    rows = []
     before: list[Cost] = []
     with tempfile.TemporaryDirectory(prefix="long-session-") as folder:
         for bars in sizes:

@@ -18,6 +18,7 @@ from benchmarks.long_session import (
     cpu_of,
     holds,
     main,
+    minutes_hold,
     pace,
     resident_mb,
     slope,
@@ -106,3 +107,14 @@ def test_long_replay_pace_is_checked_against_short(capsys: pytest.CaptureFixture
 
     assert [holds([short, each]) for each in long] == [True, False]
     assert capsys.readouterr().out.count("DOES NOT HOLD") == 1
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "peak_mb", "kept"), [(13.0, 120.0, True), (13.1, 120.0, False), (13.0, 121.0, False)]
+)
+def test_month_of_minutes_is_judged_beside_make_run(cpu_s: float, peak_mb: float, *, kept: bool) -> None:
+    minutes = Cost("minutes", 1_000, peak_mb, 0, cpu_s)
+    replayed = Cost("their replay", 1_000, 100, 0, 1)
+
+    assert minutes_hold([minutes, replayed, Cost("make run", 100, 110, 0, 1)]) is kept
+    assert minutes_hold([replayed, minutes, Cost("make run", 100, 110, 0, 1)]) is (peak_mb <= 120)
