@@ -112,7 +112,7 @@ def test_long_replay_pace_is_checked_against_short(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("cpu_s", "peak_mb", "kept"), [(13.0, 120.0, True), (13.1, 120.0, False), (13.0, 121.0, False)]
 )
-def test_month_of_minutes_is_judged_beside_make_run(cpu_s: float, peak_mb: float, *, kept: bool) -> None:
+def test_month_of_minutes_is_limited_beside_make_run(cpu_s: float, peak_mb: float, *, kept: bool) -> None:
     minutes = Cost("minutes", 1_000, peak_mb, 0, cpu_s)
     replayed = Cost("their replay", 1_000, 100, 0, 1)
 
