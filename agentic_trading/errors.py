@@ -8,6 +8,7 @@ from typing import Final
 
 EXTRAS: Final[Mapping[str, str]] = MappingProxyType({
     "duckdb": "export",
+    "exchange_calendars": "calendars",
     "json_repair": "salvage",
     "matplotlib": "desk",
     "numpy": "desk",

@@ -76,8 +76,8 @@ class RunManifest(BaseModel, frozen=True):
     """The inputs and progress of a run. A replay needs it with the log and the bars.
 
     Attributes:
-        version: The version of this format: 3 with an agent of the user or loss limits, else 2. Earlier
-            releases refuse 3, because they would replay the run without them.
+        version: The version of this format: 3 with an agent of the user, loss limits or a calendar, else 2.
+            Earlier releases refuse 3, because they would replay the run without them.
         package: The version of the package.
         session_id: The id of the session.
         run_number: The number of the run in its session.
@@ -104,6 +104,7 @@ class RunManifest(BaseModel, frozen=True):
         agent: The agent. None for a shipped one.
         risk: The loss limits of the configuration.
         zone: The time zone of the days of loss limits.
+        calendar: The name of the exchange calendar. Empty for a market that never closes.
         first_seq: The number of the log line before the first one of the run.
         starts: The number of processes that wrote the run. The log has a `run.started` of each, and a
             `run.ended` of the last one unless it was killed. 0 for runs of a release that wrote neither.
@@ -141,6 +142,7 @@ class RunManifest(BaseModel, frozen=True):
     agent: AgentOnRecord | None = None
     risk: LossLimits = LossLimits()
     zone: str = "UTC"
+    calendar: str = ""
     first_seq: int
     starts: int = 0
     started_at: datetime
@@ -183,6 +185,10 @@ class SessionFolder:
     def bars(self, run: int, symbol: str) -> Path:
         """The bars of one symbol that a run received."""
         return self.path / f"bars{_number(run)}-{symbol}.csv"
+
+    def calendar(self, run: int) -> Path:
+        """The hours of the exchange calendar of a run."""
+        return self.path / f"calendar{_number(run)}.csv"
 
     def page(self, run: int) -> Path:
         """The page that `report` writes of a run."""

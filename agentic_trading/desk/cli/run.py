@@ -60,6 +60,15 @@ ColumnsOption = Annotated[
         help="Names of columns that are not usual ones, such as open_time=unix,volume=Shares.",
     ),
 ]
+CalendarOption = Annotated[
+    str,
+    typer.Option(
+        "--calendar",
+        metavar="NAME",
+        help="Exchange whose hours decide which bars are missing, such as XNYS, from exchange_calendars. "
+        "[default: the market never closes]",
+    ),
+]
 Mode = Annotated[
     Literal["backtest", "paper"] | None,
     typer.Option(
@@ -234,6 +243,7 @@ def run_command(
     data: MarketData,
     timeframe: TimeframeOption = "",
     columns: ColumnsOption = "",
+    calendar: CalendarOption = "",
     agent: AgentPath = "",
     agent_config: AgentConfig = None,
     config: cli_options.ConfigFile = None,
@@ -286,6 +296,7 @@ def run_command(
     session |= {"record": record or base_url is not None, "answers_from": tuple(answers_from or ())}
     session |= {"provider": provider or (CONFIGURED if loaded.models else "rules")}
     session |= {"inference_rate": inference_rate, "out": out or runs / folder_for(names)}
+    session["calendar"] = calendar
     gate = _gate(min_net_pnl, max_inference_share)
     run_and_print(RunOptions(config=loaded, **session), yes=yes, as_json=as_json, page=report, gate=gate)
 

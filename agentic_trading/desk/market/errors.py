@@ -11,6 +11,7 @@ TradingError
     ├── NoBarsError           a snapshot before the first bar
     ├── PanelValueError       an impossible value of a stock on a day
     ├── EmptyUniverseError    a panel with too few stocks
+    ├── UnknownCalendarError  a calendar that no exchange has
     ├── UnknownSampleError    a sample that is not shipped
     └── SampleDamagedError    a shipped sample whose file was changed
 ```
@@ -127,6 +128,17 @@ class UnknownSampleError(MarketError):
         self.name = name
         self.allowed = tuple(allowed)
         super().__init__(f"no sample is called {name!r}; allowed: {', '.join(self.allowed)}")
+
+
+class UnknownCalendarError(MarketError):
+    """A name that is not the name of an exchange's calendar, or a time before its first day."""
+
+    def __init__(self, name: str, reason: str = "there is no calendar with this name") -> None:
+        self.name = name
+        super().__init__(
+            f"calendar {name!r}: {reason}. Allowed: a name of the package exchange_calendars, such as XNYS, "
+            "XLON, XHKG, CMES or 24/7"
+        )
 
 
 class SampleDamagedError(MarketError):

@@ -1,7 +1,6 @@
 """The interface of bar feeds, and the check of the order of bars."""
 
-from bisect import bisect_left
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
@@ -9,18 +8,13 @@ from typing import Literal, Protocol
 from pydantic import BaseModel
 
 from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.calendar import Calendar
 from agentic_trading.desk.market.errors import BarSequenceError
-
-Calendar = Sequence[datetime]
-"""The open times of all bars of a market that is not always open, in order.
-
-Only these bars can be missing.
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class BarGrid:
-    """The length and the open times of a market's bars. Without a calendar the market never closes."""
+    """The length of a market's bars, and the bars that can be missing. Without a calendar it never closes."""
 
     timeframe: Timeframe
     calendar: Calendar | None = None
@@ -168,7 +162,7 @@ class Continuity:
         """Return the number of bars that could have opened between two bars."""
         if self._calendar is None:
             return (bar.open_time - last.close_time) // self._timeframe.length
-        return bisect_left(self._calendar, bar.open_time) - bisect_left(self._calendar, last.close_time)
+        return self._calendar.missing_between(last, bar)
 
     def _gap(self, last: Bar, bar: Bar, missing: int) -> Gap:
         return Gap(

@@ -14,9 +14,9 @@ from agentic_trading.clock import Clock
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.bar_files import PACKED, open_packed, readable
 from agentic_trading.desk.market.bar_rows import LONGEST_LINE_BYTES, NO_COLUMNS, BarRows, line_text
+from agentic_trading.desk.market.calendar import Calendar
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import (
-    Calendar,
     Continuity,
     FeedItem,
     UnclosedBar,

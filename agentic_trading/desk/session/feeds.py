@@ -13,6 +13,7 @@ from agentic_trading.desk.market import feed as bar_feed
 from agentic_trading.desk.market.bar import EPOCH, Bar, Timeframe
 from agentic_trading.desk.market.bar_length import HEAD_ROWS, BarLength, length_text
 from agentic_trading.desk.market.bar_rows import NO_COLUMNS
+from agentic_trading.desk.market.calendar import Calendar, OpenTimes
 from agentic_trading.desk.market.samples import (
     PANELS,
     SAMPLES,
@@ -79,11 +80,11 @@ def without_symbol(name: str) -> str:
     return bare if equals and _SYMBOL.fullmatch(symbol) else name
 
 
-def bar_grid(data: DataSource) -> bar_feed.BarGrid:
-    """Return the length and the open times of a source's bars. Reads the file of a sample of many stocks."""
+def bar_grid(data: DataSource, calendar: Calendar | None = None) -> bar_feed.BarGrid:
+    """Return the length of a source's bars, and its calendar. Reads the file of a sample of many stocks."""
     if data.name in PANELS:
-        return bar_feed.BarGrid(Timeframe.D1, panel_calendar(load_panel_bars(data.name)))
-    return bar_feed.BarGrid(Timeframe(data.timeframe))
+        return bar_feed.BarGrid(Timeframe.D1, OpenTimes(panel_calendar(load_panel_bars(data.name))))
+    return bar_feed.BarGrid(Timeframe(data.timeframe), calendar)
 
 
 async def open_feed(
@@ -204,6 +205,11 @@ class ReadAhead:
         _refuse_empty(self.name, self.steps)
         self.steps.refuse_unknown()
 
+    @property
+    def first(self) -> Bar | None:
+        """The first bar, if it was read."""
+        return next((item for item in self._ahead if isinstance(item, Bar)), None)
+
     async def skip_to(self, moment: datetime) -> bool:
         """Skip items until a bar opens at or after `moment`, and wait for it.
 
@@ -311,7 +317,7 @@ class ResumedFeed:
     """
 
     def __init__(
-        self, fed: bar_feed.BarFeed, feed: bar_feed.BarFeed, calendar: bar_feed.Calendar | None = None
+        self, fed: bar_feed.BarFeed, feed: bar_feed.BarFeed, calendar: Calendar | None = None
     ) -> None:
         self.symbol = feed.symbol
         self.timeframe = feed.timeframe
@@ -365,10 +371,10 @@ class KeptBars:
         return trading.kept_feed(self.path, symbol=self.symbol, grid=self.grid, most_bars=self.count)
 
 
-async def kept_bars(path: Path, data: DataSource) -> KeptBars:
+async def kept_bars(path: Path, data: DataSource, calendar: Calendar | None = None) -> KeptBars:
     """Return the bars in a file. A missing file counts as empty. Raises `MarketError` for a damaged row."""
     count, last_close = 0, EPOCH
-    grid = await asyncio.to_thread(bar_grid, data)
+    grid = await asyncio.to_thread(bar_grid, data, calendar)
     if await asyncio.to_thread(path.is_file):
         async for item in trading.kept_feed(path, symbol=data.symbol, grid=grid):
             if isinstance(item, Bar):

@@ -68,6 +68,8 @@ class RunOptions(choices.ProviderOptions):
         agent: The agent of the user. None for the shipped agent of the data.
         inference_rate: The price of one US dollar in the quote currency. None for 1 in USD and USDT.
         columns: The names of columns in files and on standard input, by field, if they are not usual ones.
+        calendar: The calendar of the exchange, by its name in `exchange_calendars`. Empty for a market that
+            never closes.
 
     Raises:
         OptionError: If a value is not allowed, or values do not fit together.
@@ -93,6 +95,7 @@ class RunOptions(choices.ProviderOptions):
     agent: OwnAgent | None = None
     inference_rate: InferenceRate | None = None
     columns: Mapping[str, str] = field(default_factory=lambda: NO_COLUMNS)
+    calendar: str = ""
 
     def __post_init__(self) -> None:
         """Check all values that need no file."""
@@ -115,6 +118,9 @@ class RunOptions(choices.ProviderOptions):
         self._check_calls()
         self._check_bus()
         self._check_plan()
+        if self.calendar and self.data[0] in PANELS:
+            allowed = f"files and standard input. {self.data[0]} has a calendar"
+            raise OptionError("--calendar", self.calendar, allowed)
         rate_for(self.currency, self.inference_rate)
         tenants = self.config.tenant_ids
         if len(tenants) > 1 and DEFAULT_TENANT not in tenants:

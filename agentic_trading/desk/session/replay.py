@@ -17,6 +17,7 @@ from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.agents import OwnAgent, agent_of_run, shipped_agent, source_changes
+from agentic_trading.desk.session.calendars import kept_calendar
 from agentic_trading.desk.session.entry_resumes import RecordedResumes
 from agentic_trading.desk.session.feeds import bar_grid
 from agentic_trading.desk.session.options import plan_on_record
@@ -300,7 +301,7 @@ async def recorded_feed(folder: SessionFolder, manifest: RunManifest, source: Da
     path = folder.bars(manifest.run_number, source.symbol)
     if not await asyncio.to_thread(path.is_file):
         raise StoreError(path, "is not there. Replays and reports need the bars of their run")
-    grid = await asyncio.to_thread(bar_grid, source)
+    grid = await asyncio.to_thread(bar_grid, source, await kept_calendar(folder, manifest))
     return trading.kept_feed(path, symbol=source.symbol, grid=grid)
 
 

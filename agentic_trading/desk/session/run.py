@@ -19,9 +19,11 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.desk.execution.entry_halt import NoResumes, ResumeSource
 from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.calendar import ExchangeCalendar
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.session import feeds as session_feeds
 from agentic_trading.desk.session import trading
+from agentic_trading.desk.session.calendars import new_calendar
 from agentic_trading.desk.session.entry_resumes import ControlsPlace, OperatorResumes, RecordedResumes
 from agentic_trading.desk.session.lengths import refuse_unfit_bars
 from agentic_trading.desk.session.options import RunOptions
@@ -442,6 +444,7 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
     )
     refuse_unfit_bars(options.agent, feeds)
     named = session_feeds.with_lengths(named, feeds)
+    calendar = None if options.resume else await new_calendar(options.calendar, feeds)
     folder = SessionFolder(options.out)
     await asyncio.to_thread(_refuse_unknown_principal, options)
     store = port_adapters.log_for(
@@ -452,10 +455,10 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
         if options.resume:
             opened = await resumed_run(options, folder, feeds, store, tables)
         else:
-            opened = await new_run(options, folder, named, store, tables)
+            opened = await new_run(options, folder, named, store, tables, calendar)
         rows = expected_rows([source.rows for source in named], options.most_bars)
         tables = tables_with(tables, opened.manifest.capabilities)
-        running = ActiveRun(options, folder, opened, feeds, store, tables, rows)
+        running = ActiveRun(options, folder, opened, feeds, store, tables, rows, calendar)
         async with aclosing(opened.answers.providers):
             manifest = await running.play(signals, on_progress)
         elapsed_s = clock.monotonic() - started
@@ -484,7 +487,8 @@ async def loaded_tables(options: RunOptions) -> Tables:
 class ActiveRun:
     """A run in progress: its options, its inputs, and its result so far.
 
-    `rows` is the number of bars of all feeds together, or None if it is not known.
+    `rows` is the number of bars of all feeds together, or None if it is not known. `calendar` is that of a
+    new run, and the kept bars of a resumed run have theirs.
     """
 
     options: RunOptions
@@ -494,6 +498,7 @@ class ActiveRun:
     store: port_adapters.Log
     tables: Tables
     rows: int | None
+    calendar: ExchangeCalendar | None = None
     played: SessionResult = field(default_factory=SessionResult)
     outage: ProviderOutage = field(default_factory=ProviderOutage)
 
@@ -593,11 +598,15 @@ class ActiveRun:
 
     def _feed(self, feed: session_feeds.ReadAhead) -> BarFeed:
         fed = self.opened.earlier.bars[feed.symbol] if self.opened.earlier else None
-        if fed is None or not fed.count:
+        calendar = self.calendar if fed is None else fed.grid.calendar
+        if fed is not None and fed.count:
+            before = fed.feed()
+        elif calendar is not None:
+            before = trading.bars_feed((), symbol=feed.symbol, name=feed.name)
+        else:
             return session_feeds.CheckedFeed(feed, feed.name, feed.steps)
-        return session_feeds.CheckedFeed(
-            session_feeds.ResumedFeed(fed.feed(), feed, fed.grid.calendar), feed.name, feed.steps
-        )
+        resumed = session_feeds.ResumedFeed(before, feed, calendar)
+        return session_feeds.CheckedFeed(resumed, feed.name, feed.steps)
 
     def _refuse_misses(self) -> None:
         recorded = self.opened.answers.recorded

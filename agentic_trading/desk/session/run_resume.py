@@ -10,6 +10,7 @@ from agentic_trading.client.call_log import EarlierCalls
 from agentic_trading.desk.execution.risk_events import RiskResumed
 from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.session.agents import agent_of_run
+from agentic_trading.desk.session.calendars import kept_calendar
 from agentic_trading.desk.session.entry_resumes import RecordedResumes
 from agentic_trading.desk.session.feeds import KeptBars, ReadAhead, kept_bars
 from agentic_trading.desk.session.lengths import refuse_other_lengths
@@ -138,8 +139,10 @@ async def resumable_manifest(
 
 async def _fed(folder: SessionFolder, manifest: RunManifest) -> dict[str, KeptBars]:
     """Return the bars that a run has used, by symbol."""
-    run = manifest.run_number
-    return {each.symbol: await kept_bars(folder.bars(run, each.symbol), each) for each in manifest.data}
+    run, calendar = manifest.run_number, await kept_calendar(folder, manifest)
+    return {
+        each.symbol: await kept_bars(folder.bars(run, each.symbol), each, calendar) for each in manifest.data
+    }
 
 
 async def _has_more_bars(feeds: Sequence[ReadAhead], fed: Mapping[str, KeptBars]) -> bool:
@@ -168,6 +171,7 @@ def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Seque
         "the tenant": (options.tenant, manifest.tenant),
         "[risk]": (options.config.risk.on_record, manifest.risk.on_record),
         "zone": (options.config.zone, manifest.zone),
+        "--calendar": (options.calendar, manifest.calendar),
         **terms_now_and_before(options, manifest),
     }
     # The bus must be the same, because its claims and its ledger have the calls that were already paid for.

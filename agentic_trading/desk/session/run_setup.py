@@ -12,9 +12,11 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from agentic_trading import __version__
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.agents.agent import Agent
+from agentic_trading.desk.market.calendar import ExchangeCalendar
 from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.session import run_resume, trading
 from agentic_trading.desk.session.agents import OwnAgent, agent_of_run, shipped_agent, source_changes
+from agentic_trading.desk.session.calendars import keep_calendar
 from agentic_trading.desk.session.feeds import BarSource, ReadAhead
 from agentic_trading.desk.session.options import RunOptions, plan_on_record
 from agentic_trading.ids import derived_id, random_id
@@ -63,6 +65,7 @@ async def new_run(
     named: Sequence[BarSource],
     store: port_adapters.Log,
     tables: Tables,
+    calendar: ExchangeCalendar | None,
 ) -> PreparedRun:
     """Prepare the folder's next run. Files are written only if the run can start.
 
@@ -88,7 +91,7 @@ async def new_run(
         symbols = [source.data.symbol for source in named]
         terms = options.plan_terms(None if recorded is None else plan_on_record(recorded.manifest))
         manifest = RunManifest(
-            version=2 if own is None and not options.config.risk.rules else 3,
+            version=3 if own or options.config.risk.rules or options.calendar else 2,
             package=__version__,
             session_id=_session_id(options, recorded, answers, run_number, symbols, own),
             run_number=run_number,
@@ -115,10 +118,12 @@ async def new_run(
             agent=None if own is None else own.on_record,
             risk=options.config.risk,
             zone=options.config.zone,
+            calendar=options.calendar,
             first_seq=(await store.head())[0],
             starts=1,
             started_at=SystemClock().now(),
         )
+        await keep_calendar(folder, run_number, calendar)
         await asyncio.to_thread(folder.write_manifest, manifest)
         return PreparedRun(manifest, answers, _new_agent(own, manifest))
 

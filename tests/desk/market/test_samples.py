@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.calendar import OpenTimes
 from agentic_trading.desk.market.errors import SampleDamagedError, UnknownSampleError
 from agentic_trading.desk.market.feed import Gap
 from agentic_trading.desk.market.feeds import MemoryFeed
@@ -109,7 +110,7 @@ async def test_only_trading_days_can_be_missing() -> None:
     calendar = panel_calendar(bars)
 
     def feed(symbol: str) -> MemoryFeed:
-        return MemoryFeed(bars[symbol], symbol=symbol, timeframe=Timeframe.D1, calendar=calendar)
+        return MemoryFeed(bars[symbol], symbol=symbol, timeframe=Timeframe.D1, calendar=OpenTimes(calendar))
 
     gaps = {symbol: [item async for item in feed(symbol) if isinstance(item, Gap)] for symbol in bars}
 
