@@ -77,13 +77,8 @@ class PortfolioIntents:
         """Return the last closed bars of a symbol, oldest first."""
         return tuple(self._holdings[symbol].bars)
 
-    async def intents(
-        self, time_slice: TimeSlice, wanted: TargetWeights, *, entries_halted: bool = False
-    ) -> list[OrderIntent]:
-        """Return the intents approved at the close of a time slice.
-
-        Denied intents are recorded. With `entries_halted`, there are sales only.
-        """
+    async def intents(self, time_slice: TimeSlice, wanted: TargetWeights) -> list[OrderIntent]:
+        """Return the intents approved at the close of a time slice. Denied intents are recorded."""
         at = time_slice.at
         account, orders = await self._exchange.account(), await self._exchange.open_orders()
         waiting = {
@@ -109,8 +104,6 @@ class PortfolioIntents:
         for symbol, change in changes.items():
             if change < 0:
                 approved += await self._approved(symbol, change, wanted, at, _after(approved, facts[symbol]))
-        if entries_halted:
-            return approved
         purchases = {symbol: change for symbol, change in changes.items() if change > 0}
         share = self._share(purchases, {symbol: _after(approved, facts[symbol]) for symbol in purchases})
         for symbol, change in purchases.items():

@@ -109,8 +109,7 @@ class AgentRunner:
         weights, self._orders.weights = self._orders.weights, None
         if weights is None:
             return approved
-        halted = self._settings.halt.is_active
-        return [*approved, *await self._portfolio.intents(time_slice, weights, entries_halted=halted)]
+        return [*approved, *await self._portfolio.intents(time_slice, weights)]
 
     async def _call_handlers(self, at: datetime) -> None:
         agent, desk = self._agent, self._desk

@@ -160,6 +160,27 @@ async def test_unfilled_entries_are_withdrawn_and_exit_passes() -> None:
     assert sold.time == MONDAY + 7 * FIVE
 
 
+class Weighing(Buying):
+    """Holds a growing weight, and none from the seventh close on."""
+
+    async def on_close(self, desk: Desk) -> None:
+        self.equities.append(desk.equity)
+        closes = len(self.equities)
+        desk.weights({"BTCUSDT": 0 if closes > 6 else 0.1 * closes})
+
+
+async def test_weights_after_limit_are_denied_on_record() -> None:
+    agent = Weighing()
+    agent.limits = LossLimits(max_loss_pct=Decimal(1))
+    evening = await traded(agent, [1000, 1000, 990, 900, 900, 900, 900, 900, 900])
+
+    assert await halts(evening) == [("tripped", "max_loss_pct", 4)]
+    denied = await facts(evening, "intent.denied")
+    assert {(each.body["rule"], each.body["side"]) for each in denied} == {("max_loss_pct", "buy")}
+    assert [round((each.as_of - MONDAY) / FIVE) for each in denied if each.as_of] == [4, 5, 6]
+    assert {each.side for each in agent.reports if isinstance(each, Fill)} == {Side.BUY, Side.SELL}
+
+
 async def test_stop_of_filled_entry_stays_after_limit() -> None:
     class Stopped(Buying):
         async def on_close(self, desk: Desk) -> None:

@@ -9,6 +9,7 @@ from agentic_trading.desk.execution.risk_events import RiskResumed
 from agentic_trading.desk.instrument import ZERO
 from agentic_trading.desk.session.entry_resumes import ControlsPlace, OperatorResumes, RecordedResumes
 from agentic_trading.governance.controls_document import HaltScope
+from tests import redis_server
 from tests.build import NOW, envelope
 from tests.cli.conftest import Command, _own_place, command  # noqa: F401 - its fixtures
 
@@ -72,6 +73,28 @@ async def test_next_day_is_no_command_of_an_operator() -> None:
 
     assert await recorded.resume_at(NOW, "why") is None
     assert recorded.by_close == {}
+
+
+def test_operator_resumes_over_a_ledger_server(
+    command: Command,  # noqa: F811 - a fixture
+    own_redis: redis_server.RealServer,
+    tmp_path: Path,
+) -> None:
+    source = OperatorResumes(
+        ControlsPlace(tmp_path, own_redis.url, "default"), SESSION, RecordedResumes(), [NOW]
+    )
+    asyncio.run(source.halted(LATER, "why"))
+
+    before = asyncio.run(source.resume_at(LATER, "why"))
+    ended = command("resume", "--entries", SESSION, "--why", "checked", "--ledger", own_redis.url)
+    resumed = asyncio.run(source.resume_at(LATER, "why"))
+    own_redis.kill()
+
+    assert (before, ended.code) == (None, 0)
+    assert resumed is not None
+    assert resumed.why == "checked"
+    # Without the server, nobody can have resumed them.
+    assert asyncio.run(source.resume_at(LATER + timedelta(minutes=5), "why")) is None
 
 
 def test_operator_resumes_by_command(command: Command, tmp_path: Path) -> None:  # noqa: F811 - a fixture
