@@ -1,4 +1,4 @@
-"""Limits on the loss of a trading account."""
+"""Limits of a trading session: on the loss of its account, and on the cost of its questions."""
 
 from decimal import Decimal
 from typing import Annotated, Any, Final, Literal, Self
@@ -57,3 +57,49 @@ class LossLimits(BaseModel, frozen=True, extra="forbid"):
         daily = [each for each in (self, other) if each.max_daily_loss_pct is not None]
         is_daily = bool(daily) and all(each.daily_loss_resume == "next day" for each in daily)
         return self.model_copy(update={**least, "daily_loss_resume": "next day" if is_daily else "operator"})
+
+
+Share = Annotated[Decimal, Field(ge=0, le=1)]
+
+FreeCost = Annotated[Decimal, Field(ge=0, le=1_000_000)]
+
+
+class Economics(BaseModel, frozen=True, extra="forbid"):
+    """Limits on the cost of questions, beside the account that they trade. None means no limit.
+
+    Beyond a limit, a question is not asked. Costs and equity are compared at each close, so that a close with
+    several questions may exceed a limit by their cost. Questions about how to fill an order are always asked.
+
+    Attributes:
+        max_pct_of_equity_per_day: The largest cost of a day, in percent of the equity at the last close of
+            the day before.
+        max_share_of_pnl: The largest cost of the session, as a share of its P&L before the cost.
+        free: The cost of a session that `max_share_of_pnl` always allows, in the quote currency.
+
+    """
+
+    max_pct_of_equity_per_day: LossPercent | None = None
+    max_share_of_pnl: Share | None = None
+    free: FreeCost = Decimal(0)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a limit."""
+        return self.max_pct_of_equity_per_day is not None or self.max_share_of_pnl is not None
+
+    @property
+    def on_record(self) -> dict[str, str]:
+        """The limits as JSON values. Empty without a limit."""
+        return self.model_dump(mode="json", exclude_none=True) if self.is_set else {}
+
+    def narrowed_to(self, other: "Economics") -> "Economics":
+        """Return the smaller of each limit. `free` is that of the limits with a share."""
+        days = [each.max_pct_of_equity_per_day for each in (self, other)]
+        shares = [
+            (each.max_share_of_pnl, each.free) for each in (self, other) if each.max_share_of_pnl is not None
+        ]
+        return Economics(
+            max_pct_of_equity_per_day=min((each for each in days if each is not None), default=None),
+            max_share_of_pnl=min((share for share, _ in shares), default=None),
+            free=min((free for _, free in shares), default=Decimal(0)),
+        )

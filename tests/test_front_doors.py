@@ -190,6 +190,7 @@ DOORS = {
         "Desk",
         "DeskError",
         "Duplicate",
+        "Economics",
         "Exchange",
         "Fill",
         "FillLimits",

@@ -3,16 +3,17 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
 from agentic_trading.client.answer import TypedAnswers
-from agentic_trading.client.gateway import Gateway, GatewayReply, StructuredGateway
+from agentic_trading.client.gateway import AskingGateway, Gateway, GatewayReply, StructuredGateway
 from agentic_trading.client.outcome import StructuredOutcome, outcome_of_chain
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.envelope_rules import check_envelope
 from agentic_trading.llm.errors import EnvelopeValidationError, FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 
@@ -118,14 +119,29 @@ class FallbackGateway(TypedAnswers, Generic[G_co]):
         self._alternatives = tuple(alternatives)
         self._on = on
 
-    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+    async def ask(
+        self, envelope: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None
+    ) -> GatewayReply:
         """Run a call, with other models if it fails, and return the last answer.
+
+        The attempts of the whole chain before it are added to `earlier`.
 
         Raises:
             Exception: Any error of the wrapped gateway.
 
         """
-        answer = (await self._chain(envelope, self._gateway.ask, _failed_answer))[-1]
+        made: list[LLMInteraction] = []
+
+        async def ask(each: LLMEnvelope) -> GatewayReply:
+            # A gateway of a user may have no `earlier`, so that it is given only if it was asked for.
+            asking = self._gateway.ask(each) if earlier is None else self._asking.ask(each, earlier=made)
+            answer = await asking
+            made.extend(() if isinstance(answer, NoDecision) else (answer,))
+            return answer
+
+        answer = (await self._chain(envelope, ask, _failed_answer))[-1]
+        if earlier is not None:
+            earlier += made if isinstance(answer, NoDecision) else made[:-1]
         failed = _failed_answer(answer)
         if isinstance(answer, NoDecision) or failed is None or not self._is_left_at(envelope, failed):
             return answer
@@ -166,6 +182,10 @@ class FallbackGateway(TypedAnswers, Generic[G_co]):
     async def record(self, event: Event) -> None:
         """Append an event to its trace."""
         await self._gateway.record(event)
+
+    @property
+    def _asking(self) -> AskingGateway:
+        return cast("AskingGateway", self._gateway)
 
     async def _chain(
         self,
@@ -236,10 +256,12 @@ class FallbackByWorkflow(TypedAnswers):
         self._gateway = gateway
         self._by_workflow = by_workflow
 
-    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+    async def ask(
+        self, envelope: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None
+    ) -> GatewayReply:
         """Run a call, with other models if it fails, and return the last answer."""
         chain = self._by_workflow.get(envelope.workflow)
-        return await (self._gateway if chain is None else chain).ask(envelope)
+        return await (self._gateway if chain is None else chain).ask(envelope, earlier=earlier)
 
     async def ask_structured(
         self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None

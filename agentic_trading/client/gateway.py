@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol, Self
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
+from typing_extensions import override
 
 from agentic_trading.bus.codec import (
     ReplyHead,
@@ -257,10 +258,24 @@ class Gateway(Protocol):
 class AskingGateway(Gateway, AsksStructured, Protocol):
     """The interface of agents that also ask typed questions."""
 
+    @override
+    async def ask(
+        self, envelope: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None
+    ) -> GatewayReply:
+        """Run a call and return its last attempt, or a `NoDecision`.
 
-class StructuredGateway(Gateway, Protocol):
+        Args:
+            envelope: The call.
+            earlier: A list to which the attempts before the last one are added.
+
+        """
+        ...
+
+
+class StructuredGateway(AskingGateway, Protocol):
     """The interface of applications: typed answers, outcomes, calls without waiting."""
 
+    @override
     async def ask_structured(
         self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
     ) -> StructuredOutcome:
@@ -410,8 +425,14 @@ class GatewayClient(TypedAnswers):
         await self._publish(self._topic_of(envelope), self._sign(message))
         return envelope
 
-    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+    async def ask(
+        self, envelope: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None
+    ) -> GatewayReply:
         """Run a call and return its last attempt.
+
+        Args:
+            envelope: The call.
+            earlier: A list to which the attempts before the last one are added.
 
         Returns:
             The last attempt. A `NoDecision` if the call ends as a dead letter, if no reply arrives in time,
@@ -422,7 +443,7 @@ class GatewayClient(TypedAnswers):
             AnswerNotKeptError: If an earlier client made this call and its answer is lost.
 
         """
-        return await self._answer(envelope, None)
+        return await self._answer(envelope, earlier)
 
     async def ask_structured(
         self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None

@@ -21,6 +21,7 @@ __all__ = [
     "Desk",
     "DeskError",
     "Duplicate",
+    "Economics",
     "Exchange",
     "Fill",
     "FillLimits",
@@ -63,6 +64,7 @@ NAMES_OF = {
     "desk.market.errors": ("BarFormatError", "BarSequenceError", "MarketError"),
     "desk.market.feed": ("BarFeed", "Continuity", "Duplicate", "Gap", "UnclosedBar"),
     "desk.session.agent_check": ("AgentCheck", "check_agent"),
+    "trading_limits": ("Economics",),
 }
 """The public names by module."""
 

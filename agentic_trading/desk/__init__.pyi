@@ -30,6 +30,7 @@ from agentic_trading.desk.market.feed import Gap as Gap
 from agentic_trading.desk.market.feed import UnclosedBar as UnclosedBar
 from agentic_trading.desk.session.agent_check import AgentCheck as AgentCheck
 from agentic_trading.desk.session.agent_check import check_agent as check_agent
+from agentic_trading.trading_limits import Economics as Economics
 
 __all__ = [
     "Account",
@@ -47,6 +48,7 @@ __all__ = [
     "Desk",
     "DeskError",
     "Duplicate",
+    "Economics",
     "Exchange",
     "Fill",
     "FillLimits",

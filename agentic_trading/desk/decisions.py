@@ -37,6 +37,7 @@ from agentic_trading.desk.planning.events import (
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import NoDecision, StoreError
 from agentic_trading.llm.event import Event, Kinds
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 
 DeskBody = (
@@ -145,10 +146,12 @@ class DecisionLoggingGateway:
         self._gateway = gateway
         self._lines: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
 
-    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+    async def ask(
+        self, envelope: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None
+    ) -> GatewayReply:
         """Run a call, and keep a line of its question and answer."""
         line = self._reserve(envelope)
-        answer = await self._gateway.ask(envelope)
+        answer = await self._gateway.ask(envelope, earlier=earlier)
         called = {} if isinstance(answer, NoDecision) else answer.result.parsed_output
         attempts = 0 if isinstance(answer, NoDecision) else answer.result.attempt_number
         line |= _call_fields(envelope, verdict_of(answer), attempts, called)
@@ -329,10 +332,12 @@ class CountingGateway:
         self._gateway = gateway
         self._counters = counters
 
-    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+    async def ask(
+        self, envelope: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None
+    ) -> GatewayReply:
         """Count the call, and run it."""
         self._counters.calls += 1
-        return await self._gateway.ask(envelope)
+        return await self._gateway.ask(envelope, earlier=earlier)
 
     async def ask_structured(
         self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None

@@ -46,6 +46,11 @@ class InferenceRate:
         """The pair, such as `USDEUR`."""
         return f"USD{self.currency}"
 
+    @property
+    def text(self) -> str:
+        """The rate as `parse` reads it."""
+        return f"{self.name}={self.per_usd:f}"
+
     def cost(self, cost_nusd: int) -> Decimal:
         """Return a cost of `cost_nusd` nano-dollars in the quote currency, exactly."""
         return EXACT.multiply(EXACT.divide(cost_nusd, NANO), self.per_usd)

@@ -24,6 +24,7 @@ from agentic_trading.llm.errors import (
     UnknownModelError,
 )
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.models import (
     WEIGHTS,
@@ -383,9 +384,11 @@ class OutageAwareGateway:
         self._gateway = gateway
         self._outage = outage
 
-    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+    async def ask(
+        self, envelope: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None
+    ) -> GatewayReply:
         """Run a call, and note the answer."""
-        answer = await self._gateway.ask(envelope)
+        answer = await self._gateway.ask(envelope, earlier=earlier)
         self._outage.note(answer)
         return answer
 

@@ -23,7 +23,7 @@ from agentic_trading.operate.choices import PROVIDERS, listed
 from agentic_trading.platform import port_adapters
 from agentic_trading.platform.config import FallbackConfig, RunMode
 from agentic_trading.platform.errors import OptionError
-from agentic_trading.trading_limits import LossLimits
+from agentic_trading.trading_limits import Economics, LossLimits
 
 MADE_BY_RUN = "a folder created by `run --out`"
 
@@ -76,8 +76,8 @@ class RunManifest(BaseModel, frozen=True):
     """The inputs and progress of a run. A replay needs it with the log and the bars.
 
     Attributes:
-        version: The version of this format: 3 with an agent of the user, loss limits or a calendar, else 2.
-            Earlier releases refuse 3, because they would replay the run without them.
+        version: The version of this format: 3 with an agent of the user, limits or a calendar, else 2. Earlier
+            releases refuse 3, because they would replay the run without them.
         package: The version of the package.
         session_id: The id of the session.
         run_number: The number of the run in its session.
@@ -102,8 +102,9 @@ class RunManifest(BaseModel, frozen=True):
         bus: The bus whose workers made the calls.
         plan: The search for a plan, as written by the planner. None without a search.
         agent: The agent. None for a shipped one.
-        risk: The loss limits of the configuration.
-        zone: The time zone of the days of loss limits.
+        risk, economics: The limits of the configuration: on losses, and on the cost of questions.
+        inference_rate: The price of one US dollar, such as `USDUSDT=0.9995`. Empty for 1.
+        zone: The time zone of the days of limits.
         calendar: The name of the exchange calendar. Empty for a market that never closes.
         first_seq: The number of the log line before the first one of the run.
         starts: The number of processes that wrote the run. The log has a `run.started` of each, and a
@@ -141,6 +142,8 @@ class RunManifest(BaseModel, frozen=True):
     plan: Mapping[str, JsonValue] | None = None
     agent: AgentOnRecord | None = None
     risk: LossLimits = LossLimits()
+    economics: Economics = Economics()
+    inference_rate: str = ""
     zone: str = "UTC"
     calendar: str = ""
     first_seq: int

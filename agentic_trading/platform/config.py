@@ -57,7 +57,7 @@ from agentic_trading.platform.errors import (
 )
 from agentic_trading.platform.urls import bus_address, redis_address, without_password
 from agentic_trading.structured.feedback import near_miss
-from agentic_trading.trading_limits import LossLimits
+from agentic_trading.trading_limits import Economics, LossLimits
 
 SMALLEST_ANSWER_LIMIT = 1024
 _PROVIDER = re.compile(r"[a-z][a-z0-9._-]{0,63}")
@@ -491,7 +491,7 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
         providers: The providers, by name.
         fallback: Other models for failed calls, by workflow. Not allowed for executions.
         tenants: The tenants, by id. Empty means one tenant, `default`, without a limit.
-        risk: The loss limits of trading sessions.
+        risk, economics: The limits of trading sessions: on losses, and on the cost of questions.
         checks, rules: The package whose check, or rule for the provider `rules`, is loaded, by schema `$id`.
 
     Raises:
@@ -524,6 +524,7 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     )
     tenants: Mapping[TenantId, TenantConfig] = Field(default_factory=dict)
     risk: LossLimits = LossLimits()
+    economics: Economics = Economics()
     checks: Mapping[StrictStr, PackageName] = Field(default_factory=dict)
     rules: Mapping[StrictStr, PackageName] = Field(default_factory=dict)
     _loaded: LoadedFrom = PrivateAttr(default_factory=LoadedFrom)
@@ -597,8 +598,8 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
         """The SHA-256 of the canonical JSON of all values, without secrets."""
         values = self.public_values()
         # Empty tables are left out, so that configurations without them keep the hash of earlier releases.
-        named = {name: values.pop(name) for name in ("checks", "rules", "log", "risk")}
-        named["risk"] = self.risk.on_record
+        named = {name: values.pop(name) for name in ("checks", "rules", "log", "risk", "economics")}
+        named |= {"risk": self.risk.on_record, "economics": self.economics.on_record}
         if self.log == LogConfig():
             named["log"] = {}
         return sha256_hex(canonical_bytes(values | {name: table for name, table in named.items() if table}))
@@ -614,6 +615,7 @@ _TABLES: Final[Mapping[tuple[str, ...], type[BaseModel]]] = MappingProxyType({
     ("providers", "*", "models", "*", "price"): PriceConfig,
     ("fallback", "*"): FallbackConfig,
     ("risk",): LossLimits,
+    ("economics",): Economics,
     ("tenants", "*"): TenantConfig,
 })
 _NAMED: Final = frozenset({

@@ -26,6 +26,7 @@ from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureReason, UnknownModelError
 from agentic_trading.llm.event import Event, RunStarted, check_event
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import Provider, Providers, ToolDefinition
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import InteractionStore, Records
@@ -192,12 +193,15 @@ class Platform(TypedAnswers):
         finally:
             self._client = self._clients = self._running = self._outbox = None
 
-    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+    async def ask(
+        self, envelope: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None
+    ) -> GatewayReply:
         """Run a call and return its last attempt, or a `NoDecision` if there is none.
 
-        A failed call does not raise. Raises `BusError` if the envelope cannot be published.
+        The attempts before it are added to `earlier`. A failed call does not raise. Raises `BusError` if the
+        envelope cannot be published.
         """
-        return await self._own.ask(envelope)
+        return await self._own.ask(envelope, earlier=earlier)
 
     async def ask_structured(
         self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None

@@ -17,6 +17,7 @@ from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.redaction import Redaction
@@ -38,7 +39,7 @@ class Interrupting(TypedAnswers):
         self._gateway = gateway
         self._question = question
 
-    async def ask(self, envelope: LLMEnvelope) -> Any:
+    async def ask(self, envelope: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None) -> Any:
         return await self._gateway.ask(envelope)
 
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:

@@ -22,6 +22,7 @@ from agentic_trading.client.recursion import (
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.offline import ScriptedProvider
@@ -140,7 +141,9 @@ class RecordsOnly(TypedAnswers):
     ) -> StructuredOutcome:
         raise BusUnavailableError("memory", "no call is made here")
 
-    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+    async def ask(
+        self, envelope: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None
+    ) -> GatewayReply:
         raise BusUnavailableError("memory", "no call is made here")
 
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:

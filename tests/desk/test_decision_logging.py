@@ -15,6 +15,7 @@ from agentic_trading.desk.decisions import DecisionLoggingGateway
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.worker.attempt_result import degraded_result
 from tests.build import NOW, envelope, event, interaction, result
 from tests.event_bodies import sample
@@ -31,7 +32,7 @@ class Answering(AskedEitherWay):
         self.recorded: list[Event] = []
 
     @override
-    async def ask(self, asked: LLMEnvelope) -> GatewayReply:
+    async def ask(self, asked: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None) -> GatewayReply:
         for _ in range(asked.context.get("turns", 0)):
             await asyncio.sleep(0)
         return interaction(envelope=asked) if self._answer is None else self._answer

@@ -10,6 +10,7 @@ from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.desk.decisions import CountingGateway, SessionCounters
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
 from tests.build import envelope, event, interaction
 from tests.event_bodies import sample
 from tests.gateway import AskedEitherWay
@@ -23,7 +24,7 @@ class Recording(AskedEitherWay):
         self.recorded: list[Event] = []
 
     @override
-    async def ask(self, asked: LLMEnvelope) -> GatewayReply:
+    async def ask(self, asked: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None) -> GatewayReply:
         self.asked.append(asked)
         return interaction(envelope=asked)
 

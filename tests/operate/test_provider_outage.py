@@ -78,7 +78,9 @@ async def test_watched_gateway_passes_answers_through() -> None:
 
     class Stub(AskedEitherWay):
         @override
-        async def ask(self, _envelope: object) -> GatewayReply:
+        async def ask(
+            self, _envelope: object, *, earlier: list[LLMInteraction] | None = None
+        ) -> GatewayReply:
             return answer
 
         async def record(self, what: object) -> None:

@@ -16,6 +16,7 @@ from agentic_trading.desk.session.run import BAR_COLUMNS, BARS_A_BATCH, BarFiles
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.operate.session_folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.platform.errors import OptionError
 from tests.build import envelope, event, interaction
@@ -223,7 +224,9 @@ class RowsSeen(AskedEitherWay):
         self.rows: list[int] = []
 
     @override
-    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+    async def ask(
+        self, envelope: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None
+    ) -> GatewayReply:
         self.rows.append(await rows_in(self._folder))
         return interaction(envelope=envelope)
 

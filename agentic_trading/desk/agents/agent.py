@@ -12,6 +12,7 @@ from agentic_trading.desk.execution.order import FillLimits
 from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
+from agentic_trading.trading_limits import Economics
 
 HANDLERS: Final[tuple[HandlerName, ...]] = ("on_start", "on_fill", "on_timer", "on_bar", "on_close")
 """The handlers, in the order in which they run at one close."""
@@ -76,6 +77,10 @@ class Agent:
         return RiskLimits(
             require_stop=False, nets_exits=True, max_orders_per_minute=orders, max_open_orders=orders
         )
+
+    def economics(self) -> Economics:
+        """Return the limits on the cost of its questions."""
+        return Economics()
 
     def fill_limits(self, timeframe: Timeframe) -> FillLimits:
         """Return the limits of its orders for bars of this length."""

@@ -197,6 +197,17 @@ class RunOptions(choices.ProviderOptions):
         return self.agent is None and self.data[0] in PANELS
 
     @property
+    def has_new_terms(self) -> bool:
+        """Whether a term is set that release 0.1.0 does not know, so that it must not replay the run."""
+        config = self.config
+        return bool(config.risk.rules) or config.economics.is_set or bool(self.calendar)
+
+    @property
+    def rate_text(self) -> str:
+        """The given price of one US dollar. Empty without one."""
+        return "" if self.inference_rate is None else self.inference_rate.text
+
+    @property
     def currency(self) -> str:
         """The quote currency of the data."""
         return DOLLARS[0] if self.data[0] in PANELS else USDT

@@ -241,10 +241,12 @@ class ObservedGateway:
         self._seen = seen
         self._edit = edit
 
-    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+    async def ask(
+        self, envelope: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None
+    ) -> GatewayReply:
         """Run a call, and count it."""
         asked = self._edit(envelope) if self._edit else envelope
-        answer = await self._gateway.ask(asked)
+        answer = await self._gateway.ask(asked, earlier=earlier)
         self._seen.note(asked, answer.reason if isinstance(answer, NoDecision) else answer.result.failure)
         return answer
 
@@ -287,6 +289,8 @@ async def _setup(
         agent=shipped_agent(manifest.data[0].name, plan_on_record(manifest)) if own is None else own.create(),
         ends_on_error=manifest.mode == "backtest",
         risk=manifest.risk,
+        economics=manifest.economics,
+        inference_rate=manifest.inference_rate,
         zone=manifest.zone,
         resumes=resumes,
         feeds=[await recorded_feed(folder, manifest, source) for source in manifest.data],

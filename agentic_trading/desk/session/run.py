@@ -51,6 +51,7 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import BarChecksums, Event, RunData, RunStarted
 from agentic_trading.llm.facts import RecordQuery
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.runs import RunSummary, run_on_record
 from agentic_trading.logger import get_logger
@@ -317,10 +318,12 @@ class BarsFirstGateway:
         self._gateway = gateway
         self._bars = bars
 
-    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+    async def ask(
+        self, envelope: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None
+    ) -> GatewayReply:
         """Write the bars so far, and run the call."""
         await self._bars.write()
-        return await self._gateway.ask(envelope)
+        return await self._gateway.ask(envelope, earlier=earlier)
 
     async def ask_structured(
         self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
@@ -577,6 +580,8 @@ class ActiveRun:
             agent=self.opened.agent,
             ends_on_error=manifest.mode == "backtest",
             risk=manifest.risk,
+            economics=manifest.economics,
+            inference_rate=manifest.inference_rate,
             zone=manifest.zone,
             resumes=self._resumes(),
             feeds=feeds,

@@ -170,6 +170,8 @@ def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Seque
         "--seed": (options.seed, manifest.seed),
         "the tenant": (options.tenant, manifest.tenant),
         "[risk]": (options.config.risk.on_record, manifest.risk.on_record),
+        "[economics]": (options.config.economics.on_record, manifest.economics.on_record),
+        "--inference-rate": (options.rate_text, manifest.inference_rate),
         "zone": (options.config.zone, manifest.zone),
         "--calendar": (options.calendar, manifest.calendar),
         **terms_now_and_before(options, manifest),

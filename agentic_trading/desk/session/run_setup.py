@@ -76,13 +76,7 @@ async def new_run(
 
     """
     recorded = await _recorded_run(options)
-    own = options.agent
-    if recorded is not None:
-        own = agent_of_run(own, recorded.manifest)
-        _refuse_other_symbols(recorded.manifest, named)
-        run_resume.refuse_changes(
-            run_resume.terms_now_and_before(options, recorded.manifest), "the recorded run"
-        )
+    own = options.agent if recorded is None else _agent_of_recording(options, recorded.manifest, named)
     answers, capabilities = await _answer_source(options, recorded, tables, own)
     async with _closed_on_error(answers.providers):
         await asyncio.to_thread(folder.prepare)
@@ -91,7 +85,7 @@ async def new_run(
         symbols = [source.data.symbol for source in named]
         terms = options.plan_terms(None if recorded is None else plan_on_record(recorded.manifest))
         manifest = RunManifest(
-            version=3 if own or options.config.risk.rules or options.calendar else 2,
+            version=3 if own or options.has_new_terms else 2,
             package=__version__,
             session_id=_session_id(options, recorded, answers, run_number, symbols, own),
             run_number=run_number,
@@ -117,6 +111,8 @@ async def new_run(
             plan=None if terms is None else terms.model_dump(mode="json"),
             agent=None if own is None else own.on_record,
             risk=options.config.risk,
+            economics=options.config.economics,
+            inference_rate=options.rate_text,
             zone=options.config.zone,
             calendar=options.calendar,
             first_seq=(await store.head())[0],
@@ -126,6 +122,16 @@ async def new_run(
         await keep_calendar(folder, run_number, calendar)
         await asyncio.to_thread(folder.write_manifest, manifest)
         return PreparedRun(manifest, answers, _new_agent(own, manifest))
+
+
+def _agent_of_recording(
+    options: RunOptions, recorded: RunManifest, named: Sequence[BarSource]
+) -> OwnAgent | None:
+    """Return the agent of a recorded run. Raises `OptionError` for other symbols, or another plan."""
+    own = agent_of_run(options.agent, recorded)
+    _refuse_other_symbols(recorded, named)
+    run_resume.refuse_changes(run_resume.terms_now_and_before(options, recorded), "the recorded run")
+    return own
 
 
 async def resumed_run(

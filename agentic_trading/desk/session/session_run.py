@@ -15,10 +15,12 @@ from agentic_trading.client.call_log import EarlierCalls
 from agentic_trading.client.gateway import AskingGateway
 from agentic_trading.desk.agents.agent import Agent
 from agentic_trading.desk.decisions import CountingGateway, DecisionLoggingGateway, SessionCounters
+from agentic_trading.desk.economics import CostOfQuestions, EconomicGateway
 from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
 from agentic_trading.desk.execution.entry_halt import NoResumes, ResumeSource
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.shortfall import Baselines
+from agentic_trading.desk.inference import DOLLARS, InferenceRate
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar, TradingYear
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap, Note, UnclosedBar, UnreadColumns
@@ -29,7 +31,7 @@ from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.port_adapters import boards_of, first_useful, ledger_of
-from agentic_trading.trading_limits import LossLimits
+from agentic_trading.trading_limits import Economics, LossLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,9 @@ class SessionSetup:
         data: The name of the data.
         agent: The agent, or None for the shipped one of the data.
         ends_on_error: Whether an error of the agent ends the session.
-        risk: The loss limits of the configuration. Those of the agent hold too.
-        zone: The time zone of the days of loss limits.
+        risk, economics: The limits of the configuration. Those of the agent hold too.
+        inference_rate: The price of one US dollar in the quote currency. Empty for 1.
+        zone: The time zone of the days of limits.
         resumes: The commands of operators that resume halted entries.
 
     """
@@ -65,8 +68,21 @@ class SessionSetup:
     agent: Agent | None = None
     ends_on_error: bool = True
     risk: LossLimits = field(default_factory=LossLimits)
+    economics: Economics = field(default_factory=Economics)
+    inference_rate: str = ""
     zone: str = "UTC"
     resumes: ResumeSource = field(default_factory=NoResumes)
+
+    @property
+    def question_limits(self) -> Economics:
+        """The limits on the cost of questions, of the configuration and of the agent."""
+        return self.economics if self.agent is None else self.agent.economics().narrowed_to(self.economics)
+
+    @property
+    def rate(self) -> InferenceRate:
+        """The price of one US dollar in the quote currency."""
+        text = self.inference_rate
+        return InferenceRate.parse(text) if text else InferenceRate(DOLLARS[0], Decimal(1))
 
 
 QUIET_BARS = 3
@@ -275,7 +291,14 @@ async def _trade(
     venue: trading.PaperVenue,
     exchange: Exchange,
 ) -> None:
-    gateway = DecisionLoggingGateway(CountingGateway(observer.wrap(client), result.counters))
+    zone = await asyncio.to_thread(ZoneInfo, setup.zone)
+    cost = CostOfQuestions(setup.question_limits, setup.rate, zone, venue.cash)
+    counted = CountingGateway(observer.wrap(client), result.counters)
+    gateway = DecisionLoggingGateway(EconomicGateway(counted, cost))
+
+    async def before_slice(time_slice: TimeSlice) -> None:
+        cost.begin(time_slice.at)
+        await observer.before_slice(time_slice)
 
     async def after_slice(time_slice: TimeSlice) -> None:
         for bar in time_slice.bars:
@@ -283,6 +306,7 @@ async def _trade(
         for note in time_slice.notes:
             result.bars[note.symbol].note(note)
         equity = (await exchange.account()).equity(result.marks)
+        cost.end(equity)
         result.curve.add(time_slice.bars, equity, result.fills)
         if result.baselines is not None:
             await result.baselines.on_bars(time_slice.bars, result.intents)
@@ -296,7 +320,7 @@ async def _trade(
         agent=setup.agent,
         ends_on_error=setup.ends_on_error,
         risk=setup.risk,
-        zone=await asyncio.to_thread(ZoneInfo, setup.zone),
+        zone=zone,
         resumes=setup.resumes,
         session_id=setup.session_id,
         tenant=setup.config.tenant_ids[0],
@@ -305,7 +329,7 @@ async def _trade(
         exchange=exchange,
         answers=setup.answers,
         companions=result.companions,
-        before_slice=observer.before_slice,
+        before_slice=before_slice,
         after_slice=after_slice,
     )
     result.instruments, result.intents, result.fills = venue.instruments, session.intents, session.fills

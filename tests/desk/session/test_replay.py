@@ -18,6 +18,7 @@ from agentic_trading.desk.session.replay import (
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.operate.session_folder import SessionFolder
 from tests.build import envelope, event, interaction
 from tests.gateway import AskedEitherWay
@@ -36,7 +37,7 @@ class Answering(AskedEitherWay):
         self.recorded: list[Event] = []
 
     @override
-    async def ask(self, asked: LLMEnvelope) -> GatewayReply:
+    async def ask(self, asked: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None) -> GatewayReply:
         self.asked.append(asked)
         return self._answer
 
