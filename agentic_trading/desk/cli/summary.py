@@ -171,6 +171,8 @@ def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
     yield from _net(report)
     if report.performance is not None:
         yield "risk", _risk(report.performance, report.year)
+    if report.net_performance is not None:
+        yield "risk, net", _risk(report.net_performance, report.year)
     if report.assumed:
         yield "assumptions", " · ".join(report.assumed)
     if report.provider == RULES:

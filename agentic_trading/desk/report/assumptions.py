@@ -135,6 +135,9 @@ def _length(run: RunOnRecord, trips: Sequence[RoundTrip]) -> AssumptionRow:
     closed = sum(trip.closed is not None for trip in trips)
     sharpe = "-" if figures.sharpe is None else f"{figures.sharpe:.2f}"
     text = f"{pluralize(figures.bars, 'close')}, {pluralize(closed, 'round trip')}. Sharpe ratio {sharpe} per year, with a standard error of about {1 / sqrt(years):.1f}."
+    net = run.report.net_performance
+    if net is not None and net.sharpe is not None:
+        text += f" Net of inference it is {net.sharpe:.2f}."
     return AssumptionRow("length", f"{years:.3f} years", text)
 
 

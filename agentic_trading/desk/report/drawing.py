@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from agentic_trading.desk.inference import InferenceRate
 from agentic_trading.desk.instrument import Side
 from agentic_trading.desk.report.chart import ROW, Chart, ChartSize, TimePlot
-from agentic_trading.desk.report.figures import drawdowns
+from agentic_trading.desk.report.figures import drawdowns, net_equity
 from agentic_trading.desk.report.record import NO_DECISION, DecisionOnRecord, RunOnRecord
 from agentic_trading.desk.session.round_trips import FillOnRecord, RoundTrip
 
@@ -30,13 +31,20 @@ class PriceChart:
     note: str
 
 
-def equity_charts(run: RunOnRecord) -> tuple[tuple[Chart, ...], tuple[Chart, ...]]:
-    """Return the charts of equity and of drawdown, each for wide and for narrow screens."""
+def equity_charts(
+    run: RunOnRecord, rate: InferenceRate | None
+) -> tuple[tuple[Chart, ...], tuple[Chart, ...]]:
+    """Return the charts of equity and of drawdown, each for wide and for narrow screens.
+
+    The equity net of inference is a line of its own, if there is a `rate`.
+    """
     points = run.points
+    net = [] if rate is None else net_equity(run, rate)
     times = [point.at for point in points]
     lines = {
         "market": [] if run.is_portfolio else [float(point.market_now) for point in points],
         "held": [float(point.held) for point in points],
+        "net": [float(each) for each in net],
         "session": [float(point.equity) for point in points],
     }
     values = [value for line in lines.values() for value in line]
@@ -45,6 +53,7 @@ def equity_charts(run: RunOnRecord) -> tuple[tuple[Chart, ...], tuple[Chart, ...
     equity_name = (
         f"Equity in {run.currency}: ends at {ends.equity:,.2f}. Buy and hold ends at {ends.held:,.2f}."
         + ("" if run.is_portfolio else f" The same intents as market orders end at {ends.market_now:,.2f}.")
+        + (f" Net of inference, it ends at {net[-1]:,.2f}." if net else "")
     )
     # Two sizes, because the labels of a wide chart would be too small on a phone.
     equity, drawdown = [], []

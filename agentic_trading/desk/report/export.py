@@ -9,9 +9,9 @@ from io import StringIO
 from pathlib import Path
 
 from agentic_trading.canonical import utc_text
+from agentic_trading.desk.report.figures import inference_at_closes
 from agentic_trading.desk.report.record import AttemptOnRecord, DecisionOnRecord, RunOnRecord
 from agentic_trading.files import replace_file
-from agentic_trading.llm.limits import NANO
 from agentic_trading.operate.session_folder import writing
 
 Row = Sequence[object]
@@ -55,14 +55,7 @@ FILLS: Row = (
 
 def _equity(run: RunOnRecord) -> Iterator[Row]:
     """Yield the equity at each close, with the cost of all calls up to it."""
-    spent, costs = 0, sorted((each.as_of, each.first_cost_nusd) for each in run.attempts if each.as_of)
-    # Calls without a time count from the start, so that the last row has the cost of all calls.
-    undated, done = sum(each.first_cost_nusd for each in run.attempts if not each.as_of), 0
-    for point in run.points:
-        while done < len(costs) and costs[done][0] <= point.at:
-            spent += costs[done][1]
-            done += 1
-        usd = Decimal(spent + undated) / NANO
+    for point, usd in zip(run.points, inference_at_closes(run), strict=True):
         yield point.at, point.equity, point.held, point.market_now, usd
 
 

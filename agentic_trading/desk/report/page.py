@@ -10,7 +10,7 @@ from hashlib import sha256
 from shlex import quote
 from typing import Any, Final
 
-from agentic_trading.desk.inference import DOLLARS
+from agentic_trading.desk.inference import DOLLARS, InferenceRate
 from agentic_trading.desk.report.assumptions import (
     AssumptionRow,
     ReportTerms,
@@ -20,7 +20,7 @@ from agentic_trading.desk.report.assumptions import (
 )
 from agentic_trading.desk.report.chart import Chart, bar_shape
 from agentic_trading.desk.report.drawing import PriceChart, equity_charts, price_charts
-from agentic_trading.desk.report.figures import EquityPeriod, days, months, round_trips
+from agentic_trading.desk.report.figures import EquityPeriod, days, months, net_equity, round_trips
 from agentic_trading.desk.report.record import AttemptOnRecord, RunOnRecord, cost_by
 from agentic_trading.desk.session.report import FAULT_NAMES, FAULT_OUTCOMES, RunReport
 from agentic_trading.desk.session.round_trips import RoundTrip
@@ -147,7 +147,7 @@ def page_of(run: RunOnRecord, terms: ReportTerms) -> SessionPage:
         warnings=tuple(_warnings(run)),
         claim=_claim(run),
         tiles=tuple(_tiles(run, terms, trips)),
-        **_charts(run, trips),
+        **_charts(run, trips, terms.rate),
         plans=tuple(_plans(run)),
         decisions=tuple(_decisions(run)),
         facts=tuple(_facts(run)),
@@ -272,12 +272,14 @@ def _tiles(run: RunOnRecord, terms: ReportTerms, trips: Sequence[RoundTrip]) -> 
     yield Tile("fees", f"{report.fees:,.2f}", f"{currency}, for {pluralize(report.fills, 'fill')}")
 
 
-def _charts(run: RunOnRecord, trips: Sequence[RoundTrip]) -> dict[str, Any]:
+def _charts(run: RunOnRecord, trips: Sequence[RoundTrip], rate: InferenceRate | None) -> dict[str, Any]:
     if not run.points:
         return {"equity": (), "drawdown": (), "legend": (), "prices": ()}
-    equity, drawdown = equity_charts(run)
+    equity, drawdown = equity_charts(run, rate)
     ends = run.points[-1]
     legend = [("session", f"this session, {ends.equity:,.2f}"), ("held", f"buy and hold, {ends.held:,.2f}")]
+    if rate is not None and (net := net_equity(run, rate)):
+        legend.append(("net", f"net of inference, {net[-1]:,.2f}"))
     if not run.is_portfolio:
         legend.append(("market", f"the same intents as market orders, {ends.market_now:,.2f}"))
     return {

@@ -297,7 +297,7 @@ class _Rebuilt:
         self._see(time_slice)
         self._trade_until(time_slice.at)
         equity = self.account.snapshot().equity(result.marks)
-        result.curve.add(time_slice.bars, equity, result.fills)
+        result.curve.add(time_slice.at, time_slice.bars, equity, result.fills)
         if result.baselines is None or not time_slice.bars:
             return
         await result.baselines.on_bars(time_slice.bars, result.intents)

@@ -237,6 +237,8 @@ class RunReport(BaseModel, frozen=True):
             cost of its first call.
         inference: The same in the quote currency. None without a rate.
         net_pnl: The P&L less the cost of inference. None without a rate.
+        net_performance: The figures of the account, less the cost of inference up to each close. None
+            without a rate or a cost.
         trades: The round trips, in order of their first fill.
         market_now_pnl: The profit of the same orders if each had been filled at the open of the next bar.
         performance: The figures of the account at each close, or None without a bar.
@@ -288,6 +290,7 @@ class RunReport(BaseModel, frozen=True):
     inference_nusd: int = 0
     inference: Decimal | None = None
     net_pnl: Decimal | None = None
+    net_performance: Performance | None = None
     trades: list[TradeReport] = []
     equity_start: Decimal
     equity_end: Decimal

@@ -115,6 +115,7 @@ def _net_result(played: SessionResult, attempts: "_Attempts", given: InferenceRa
         "inference_nusd": cost,
         "inference": None if rate is None else rate.cost(cost),
         "net_pnl": None if rate is None else rate.net(pnl, cost),
+        "net_performance": None if rate is None else _net_performance(played, attempts, rate),
         "trades": [
             report.TradeReport(
                 symbol=trip.symbol,
@@ -209,6 +210,7 @@ class _Attempts:
     def __init__(self, capabilities: Capabilities, traded: AbstractSet[str]) -> None:
         self.first_cost_nusd = 0
         self.costs = Counter[str]()
+        self.costs_by_time = Counter[datetime]()
         self._traded = traded
         self.sums = _Sums(
             attempts=0, sent=0, accepted=0, input_tokens=0, output_tokens=0, cost_nusd=0, in_doubt=0
@@ -234,6 +236,8 @@ class _Attempts:
         sums["cost_nusd"] += result.cost_nusd
         sums["in_doubt"] += result.in_doubt
         self.first_cost_nusd += result.original_cost_nusd
+        if result.original_cost_nusd and envelope.as_of is not None:
+            self.costs_by_time[envelope.as_of] += result.original_cost_nusd
         if envelope.trace_id in self._traded:
             self.costs[envelope.trace_id] += result.original_cost_nusd
         self.models.add(result.model_requested)
@@ -390,11 +394,24 @@ def _equity(played: SessionResult) -> Decimal:
 
 def _performance(played: SessionResult) -> Performance | None:
     """Return the figures of the account, in years of the market's own calendar, or None without a bar."""
+    return _figures(played, played.curve.equity)
+
+
+def _net_performance(played: SessionResult, attempts: "_Attempts", rate: InferenceRate) -> Performance | None:
+    """Return the figures of the account less the inference up to each close. None without any cost."""
+    if not attempts.first_cost_nusd:
+        return None
+    costs = {at: rate.cost(nusd) for at, nusd in attempts.costs_by_time.items()}
+    undated = rate.cost(attempts.first_cost_nusd - attempts.costs_by_time.total())
+    return _figures(played, played.curve.net_of(costs, undated))
+
+
+def _figures(played: SessionResult, equity: Sequence[float]) -> Performance | None:
     curve = played.curve
     if curve.year is None:
         return None
-    equity = [float(trading.STARTING_CASH), *curve.equity]
-    return performance(equity, curve.traded, bars_per_year=curve.year.bars)
+    values = [float(trading.STARTING_CASH), *equity]
+    return performance(values, curve.traded, bars_per_year=curve.year.bars)
 
 
 def _open_positions(played: SessionResult) -> list[report.OpenPosition]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from array import array
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableSequence, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -151,7 +151,7 @@ class BarCounts:
 
 @dataclass(slots=True)
 class EquityCurve:
-    """The value of the account at each close, and the traded value in each bar.
+    """The value of the account at each close, its time, and the traded value in each bar.
 
     `year` is the year of the market, None before the first bar.
     """
@@ -160,14 +160,29 @@ class EquityCurve:
 
     equity: MutableSequence[float] = field(default_factory=lambda: array("d"))
     traded: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    times: MutableSequence[float] = field(default_factory=lambda: array("d"))
     year: TradingYear | None = None
     _fills: int = 0
 
-    def add(self, bars: Sequence[Bar], equity: Decimal, fills: Sequence[Fill]) -> None:
-        """Add the next bars, which close at the same time. `fills` are all fills so far."""
+    def net_of(self, costs: Mapping[datetime, Decimal], undated: Decimal) -> list[float]:
+        """Return the equity at each close, less the costs up to it. `undated` counts from the start."""
+        spent, left = (
+            float(undated),
+            deque(sorted((at.timestamp(), float(each)) for at, each in costs.items())),
+        )
+        net = []
+        for at, equity in zip(self.times, self.equity, strict=True):
+            while left and left[0][0] <= at:
+                spent += left.popleft()[1]
+            net.append(equity - spent)
+        return net
+
+    def add(self, at: datetime, bars: Sequence[Bar], equity: Decimal, fills: Sequence[Fill]) -> None:
+        """Add the bars that close at a time. `fills` are all fills so far."""
         if bars:
             self.year = self.year or TradingYear(bars[0].timeframe)
             self.year.add(bars[0].open_time)
+        self.times.append(at.timestamp())
         self.equity.append(float(equity))
         self.traded.append(float(sum(fill.notional for fill in fills[self._fills :])))
         self._fills = len(fills)
@@ -307,7 +322,7 @@ async def _trade(
             result.bars[note.symbol].note(note)
         equity = (await exchange.account()).equity(result.marks)
         cost.end(equity)
-        result.curve.add(time_slice.bars, equity, result.fills)
+        result.curve.add(time_slice.at, time_slice.bars, equity, result.fills)
         if result.baselines is not None:
             await result.baselines.on_bars(time_slice.bars, result.intents)
         await observer.after_slice(time_slice, gateway.close())

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.desk.inference import InferenceRate
+from agentic_trading.desk.metrics import returns_of, sharpe_ratio
 from agentic_trading.desk.report.assumptions import ReportTerms, skill_after
+from agentic_trading.desk.report.figures import net_equity
 from agentic_trading.desk.report.page import MOST_TRIPS, SessionPage, page_of
 from agentic_trading.desk.report.record import RunOnRecord, read_run
 from agentic_trading.desk.session.report import RunReport
@@ -101,7 +103,7 @@ def test_symbols_have_charts(
     assert {price.narrow is not None for price in page.prices} == {has_narrow}
     assert bool(page.months) == has_months
     assert len(page.plans) == len(runs[name].report.plans)
-    assert len(page.legend) == (2 if name == "portfolio" else 3)
+    assert len(page.legend) == {"portfolio": 2, "two symbols": 3, "faults": 4}[name]
 
 
 def test_second_page_has_equal_bytes(folder: Path) -> None:
@@ -158,6 +160,31 @@ def test_net_pnl_has_its_rate(faulty: RunOnRecord) -> None:
     net = f"{faulty.report.pnl - cost / 2:+,.2f}"
     assert tiles(page)["P&L net of inference"] == (net, "USDT, at 1 USD = 0.5 USDT")
     assert rows(page)["exchange rate"][0] == "1 USD = 0.5 USDT"
+
+
+def test_page_shows_equity_and_sharpe_net_of_inference(faulty: RunOnRecord) -> None:
+    net = net_equity(faulty, InferenceRate("USDT", Decimal(1)))
+    report, page = faulty.report, view(faulty)
+
+    assert report.net_performance is not None
+    assert report.year is not None
+    assert net[-1] == report.equity_start + (report.net_pnl or 0)
+    assert net[0] == faulty.points[0].equity
+    curve = [float(each) for each in (report.equity_start, *net)]
+    a_year = report.year.sessions * report.year.bars_per_session
+    assert report.net_performance.sharpe == pytest.approx(
+        sharpe_ratio(returns_of(curve), bars_per_year=a_year)
+    )
+    assert ("net", f"net of inference, {net[-1]:,.2f}") in page.legend
+    assert f"Net of inference, it ends at {net[-1]:,.2f}." in page.equity[0].name
+    assert rows(page)["length"][1].endswith(f"Net of inference it is {report.net_performance.sharpe:.2f}.")
+
+
+def test_free_calls_have_no_net_curve(faulty: RunOnRecord) -> None:
+    free = replace(faulty, attempts=[replace(each, first_cost_nusd=0) for each in faulty.attempts])
+
+    assert net_equity(free, InferenceRate("USDT", Decimal(1))) == []
+    assert [kind for kind, _ in view(free).legend] == ["session", "held", "market"]
 
 
 def test_unknown_rate_hides_net_pnl(faulty: RunOnRecord) -> None:
