@@ -31,7 +31,12 @@ ParamsFile = Annotated[
 ]
 PanelData = Annotated[
     str,
-    typer.Option("--data", metavar="NAME", help="Shipped panel of daily prices.", autocompletion=panel_names),
+    typer.Option(
+        "--data",
+        metavar="NAME|PATH",
+        help="Daily prices of many stocks: the shipped panel, a file (CSV or Parquet), or a folder with panel.toml.",
+        autocompletion=panel_names,
+    ),
 ]
 FamilyName = Annotated[
     str,
@@ -136,7 +141,7 @@ def propose_command(
 
     options = ProposeOptions(
         data=data,
-        out=out or start().runs / f"{data}-strategies",
+        out=out or start().runs / f"{Path(data).name.partition('.')[0]}-strategies",
         family=family,
         rounds=rounds,
         config=config,
@@ -155,7 +160,9 @@ def propose_command(
 
 
 @app.command("show", short_help="Explain a set, or its mistakes.")
-def show_set(params: ParamsFile, *, as_json: cli_options.AsJson = False) -> None:
+def show_set(
+    params: ParamsFile, *, data: PanelData = "sp500-sample", as_json: cli_options.AsJson = False
+) -> None:
     """Print the meaning of each parameter of a set, and its hashes.
 
     For an invalid set, print each mistake with the allowed values.
@@ -163,7 +170,7 @@ def show_set(params: ParamsFile, *, as_json: cli_options.AsJson = False) -> None
     _require_desk()
     from agentic_trading.desk.cli.strategy_output import show_params
 
-    show_params(params, as_json=as_json)
+    show_params(params, data=data, as_json=as_json)
 
 
 @app.command("code", short_help="Print the code of a set.")

@@ -22,13 +22,15 @@ from agentic_trading.desk.planning.evaluation import Evaluation, Halves, Rejecte
 from agentic_trading.desk.planning.params import CLASSES, RULES, Family, StrategyParams
 from agentic_trading.desk.planning.promises import broken_by_look_ahead
 from agentic_trading.desk.planning.sandbox import SandboxJob
-from agentic_trading.desk.planning.schema import EVERYTHING
 from agentic_trading.desk.planning.template import TEMPLATES
 from agentic_trading.desk.session import strategy
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.operate.choices import pluralize
 from agentic_trading.operate.lines import usd
 from agentic_trading.platform.errors import OptionError
+
+SHORT_DAYS: Final = 548
+"""A panel of fewer days counts as one of a single year."""
 
 CONFIDENT: Final = 0.95
 """Minimum deflated Sharpe ratio of a champion that is reported as better than luck."""
@@ -171,13 +173,15 @@ def luck_line(deflated: float | None, tried: int) -> str:
 
 
 def caution(scene: strategy.Scene, knowledge: str) -> str:
-    bars = scene.window.end - scene.window.start
+    bars, days = scene.window.end - scene.window.start, scene.panel.days
     read = {
         "in_sample": "in_sample: the model's training data may include these days",
         "post_cutoff": "post_cutoff: these days are after the model's training cutoff",
         "unknown": "in_sample unknown: the model's training cutoff is not known",
     }[knowledge]
-    return f"{read}. {bars} bars of one year are too few for a conclusion."
+    is_short = (days[-1] - days[0]).astype(int) < SHORT_DAYS
+    few = f"{bars} bars of one year are too few for a conclusion"
+    return f"{read}. {few if is_short else 'One panel is one sample of the market'}."
 
 
 def backtest_lines(found: strategy.SetResult, deflated: float | None) -> Iterator[RenderableType]:
@@ -368,9 +372,9 @@ def _bar(*, is_drawn: bool) -> Iterator[tuple[Callable[[Round], None], Callable[
 # --- one set ----------------------------------------------------------------------------------------------
 
 
-def show_params(path: Path, *, as_json: bool) -> None:
+def show_params(path: Path, *, data: str, as_json: bool) -> None:
     """Print the meaning of a set. Raises the errors of `read_set`."""
-    params = strategy.read_set(path)
+    params = strategy.read_set(path, strategy.offered_by_data(data))
     if as_json:
         effective = params.effective.model_dump()
         output.show_json({
@@ -388,10 +392,11 @@ def print_code(path: Path, *, data: str, check: bool) -> None:
     With `check`, print the results of its checks, and exit with code 1 if one fails.
     """
     if not check:
-        params = strategy.read_set(path, EVERYTHING)
+        params = strategy.read_set(path, strategy.offered_by_data(data))
         typer.echo(TEMPLATES[params.strategy_type].generate_code(params), nl=False)
         return
-    with strategy.opened_evaluator(data, TradeCosts()) as (evaluator, sandbox):
+    panel = strategy.panel_of(data)
+    with strategy.opened_evaluator(panel, TradeCosts()) as (evaluator, sandbox):
         params = strategy.read_set(path, evaluator.offered)
         code = TEMPLATES[params.strategy_type].generate_code(params, data_sha256=evaluator.data_sha256)
         typer.echo(code, nl=False)

@@ -10,6 +10,7 @@ TradingError
     ├── UnclosedBarError      a bar that closes after the requested time
     ├── NoBarsError           a snapshot before the first bar
     ├── PanelValueError       an impossible value of a stock on a day
+    ├── PanelFolderError      a folder of a panel whose `panel.toml` is wrong
     ├── EmptyUniverseError    a panel with too few stocks
     ├── UnknownCalendarError  a calendar that no exchange has
     ├── UnknownSampleError    a sample that is not shipped
@@ -97,17 +98,37 @@ class NoBarsError(MarketError):
 class PanelValueError(MarketError):
     """A value of a panel that is not allowed.
 
-    A day without a bar of a stock has no row, and is not an error.
+    A day without a bar of a stock has no row, and is not an error. `line` counts from 1, if it is known.
     """
 
     def __init__(
-        self, panel: str, symbol: str, day: date | str, column: str, value: object, allowed: str
+        self,
+        panel: str,
+        symbol: str,
+        day: date | str,
+        column: str,
+        value: object,
+        allowed: str,
+        line: int | None = None,
     ) -> None:
-        super().__init__(f"{panel}, {symbol} on {day}: {column} is {value}; allowed: {allowed}")
+        where = panel if line is None else f"{panel}, line {line}"
+        super().__init__(f"{where}, {symbol} on {day}: {column} is {value}; allowed: {allowed}")
         self.panel = panel
+        self.line = line
         self.symbol = symbol
         self.day = day
         self.column = column
+        self.value = value
+        self.allowed = allowed
+
+
+class PanelFolderError(MarketError):
+    """A folder of a panel whose `panel.toml` is missing or wrong."""
+
+    def __init__(self, source: str, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{source}: {field} is {value}; allowed: {allowed}")
+        self.source = source
+        self.field = field
         self.value = value
         self.allowed = allowed
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from agentic_trading.canonical import canonical_bytes, sha256_hex
@@ -50,6 +51,7 @@ class PanelEvaluator:
         costs: The costs of a trade.
         folder: The folder of the cache, or None without a cache.
         templates: The template of each family.
+        descriptions: The descriptions of the sandbox's catalysts, if they are those of an own panel.
 
     Attributes:
         data_sha256: The digest of the panel's file, or of its contents. It also covers the frames of
@@ -74,6 +76,7 @@ class PanelEvaluator:
         costs: TradeCosts | None = None,
         folder: Path | None = None,
         templates: Mapping[Family, BaseTemplate] = TEMPLATES,
+        descriptions: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._contents = _digest(panel, sandbox.catalysts)
         if sandbox.panel is not panel and _digest(sandbox.panel, sandbox.catalysts) != self._contents:
@@ -83,7 +86,9 @@ class PanelEvaluator:
         self.panel = panel
         self.costs = costs or TradeCosts()
         self.data_sha256 = _data_sha256(panel, sandbox.catalysts)
-        self.offered = offers_of(panel, self.data_sha256, catalysts=sandbox.catalysts)
+        self.offered = offers_of(
+            panel, self.data_sha256, catalysts=sandbox.catalysts, descriptions=descriptions
+        )
         self.offered.require()
         self.window = window_of(self.offered, panel)
         self.chosen_at = closed_at(panel, self.window.split - 1)
@@ -195,10 +200,17 @@ class PanelEvaluator:
         return sha256_hex(canonical_bytes(parts))
 
 
-def offers_of(panel: Panel, data_sha256: str = "", *, catalysts: Iterable[str] = ()) -> AvailableParams:
+def offers_of(
+    panel: Panel,
+    data_sha256: str = "",
+    *,
+    catalysts: Iterable[str] = (),
+    descriptions: Mapping[str, str] = MappingProxyType({}),
+) -> AvailableParams:
     """Return the parameters that a panel can serve, with frames of these catalysts."""
-    frames = frozenset({"volume", *catalysts})
-    return offered_by(PanelFacts(panel.name, len(panel.days), frames, data_sha256 or panel.sha256))
+    frames = frozenset({*(["volume"] if panel.volume.any() else []), *catalysts})
+    own = tuple(descriptions.items())
+    return offered_by(PanelFacts(panel.name, len(panel.days), frames, data_sha256 or panel.sha256, own))
 
 
 def window_of(offered: AvailableParams, panel: Panel) -> SampleBars:

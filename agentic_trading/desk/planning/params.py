@@ -13,6 +13,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    StringConstraints,
     Tag,
     TypeAdapter,
     model_validator,
@@ -30,7 +31,10 @@ FAMILIES: Final[tuple[Family, ...]] = get_args(Family)
 
 FundamentalCatalyst = Literal["revenue", "earnings"]
 PriceCatalyst = Literal["none", "volume"]
-CatalystT = TypeVar("CatalystT", FundamentalCatalyst, PriceCatalyst)
+OwnCatalyst = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+"""The name of a catalyst in an own panel. The schema of a question lists the names that the panel has."""
+
+CatalystT = TypeVar("CatalystT", FundamentalCatalyst, PriceCatalyst, OwnCatalyst)
 
 Value = int | float | str
 Grid = Mapping[str, tuple[Value, ...]]
@@ -222,6 +226,10 @@ class PriceMomentumParams(_Momentum[PriceCatalyst], frozen=True, extra="forbid")
     """Momentum on data without fundamentals: with a volume catalyst, or no catalyst."""
 
 
+class OwnMomentumParams(_Momentum[OwnCatalyst], frozen=True, extra="forbid"):
+    """Momentum on an own panel, with one of its catalysts."""
+
+
 class MeanReversionParams(_Params, frozen=True, extra="forbid"):
     """Hold stocks far below their mean, until they recover or time is up."""
 
@@ -274,6 +282,7 @@ CLASSES: Final[Mapping[Family, tuple[type[_Params], ...]]] = MappingProxyType({
 """The parameter classes of each family. Classes of one family need different data."""
 
 _PRICE_MOMENTUM: Final = "price_momentum"
+_OWN_MOMENTUM: Final = "own_momentum"
 
 
 def _class_tag(given: Any) -> str:
@@ -281,14 +290,19 @@ def _class_tag(given: Any) -> str:
     if not isinstance(value, Mapping):
         return ""
     family = value.get("strategy_type", "momentum")
-    if family == "momentum" and value.get("catalyst_type") in get_args(PriceCatalyst):
-        return _PRICE_MOMENTUM
+    if family == "momentum":
+        catalyst = value.get("catalyst_type")
+        if catalyst in get_args(PriceCatalyst):
+            return _PRICE_MOMENTUM
+        if isinstance(catalyst, str) and catalyst not in get_args(FundamentalCatalyst):
+            return _OWN_MOMENTUM
     return str(family)
 
 
 StrategyParams = Annotated[
     Annotated[MomentumStrategyParams, Tag("momentum")]
     | Annotated[PriceMomentumParams, Tag(_PRICE_MOMENTUM)]
+    | Annotated[OwnMomentumParams, Tag(_OWN_MOMENTUM)]
     | Annotated[MeanReversionParams, Tag("mean_reversion")]
     | Annotated[VolatilityParams, Tag("volatility")],
     Discriminator(_class_tag),

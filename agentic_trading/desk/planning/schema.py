@@ -38,8 +38,10 @@ class PanelFacts:
     Attributes:
         name: The name of the panel.
         bars: The number of bars, or None without a limit.
-        frames: The frames besides prices: `volume`, `revenue`, `earnings`.
+        frames: The frames besides prices: `volume`, `revenue`, `earnings`, and the catalysts of an own panel.
         sha256: The digest by which code names the data.
+        catalysts: The catalysts of an own panel with their descriptions. They are offered next to `none` and
+            `volume`.
 
     """
 
@@ -47,6 +49,7 @@ class PanelFacts:
     bars: int | None = None
     frames: frozenset[str] = frozenset({"volume"})
     sha256: str = ""
+    catalysts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,8 @@ def _narrowed(family: param_types.Family, facts: PanelFacts) -> tuple[param_type
     grid, reasons = {}, []
     for name, values in param_types.grid_of(*param_types.CLASSES[family]).items():
         kept = tuple(value for value in values if _is_served(name, value, facts))
+        if name == "catalyst_type":
+            kept = (*kept, *(own for own, _ in facts.catalysts if own not in kept))
         grid[name] = kept
         if left_out := [value for value in values if value not in kept]:
             reasons.append(f"{family}.{name}: {', '.join(map(str, left_out))} {_why(name, facts)}")
@@ -145,7 +150,7 @@ def _is_served(name: str, value: param_types.Value, facts: PanelFacts) -> bool:
 
 
 def _catalysts(facts: PanelFacts) -> list[str]:
-    fundamental = [name for name in FUNDAMENTALS if name in facts.frames]
+    fundamental = [name for name in FUNDAMENTALS if name in facts.frames and not facts.catalysts]
     return fundamental or ["none", *(["volume"] if "volume" in facts.frames else [])]
 
 
@@ -181,7 +186,10 @@ def answer_schema(
 
     """
     found = offered.require(families)
-    branches = [_params_schema(family, offered.grids[family], is_alone=len(found) == 1) for family in found]
+    own = offered.facts.catalysts
+    branches = [
+        _params_schema(family, offered.grids[family], is_alone=len(found) == 1, own=own) for family in found
+    ]
     properties: Schema = {} if reasoning_apart else {"reasoning": _reasoning()}
     properties["params"] = branches[0] if len(branches) == 1 else {"anyOf": branches}
     return MappingProxyType({"$id": STRATEGY_PARAMS, **_object(properties, [*properties])})
@@ -193,10 +201,19 @@ def family_schema(family: param_types.Family) -> Mapping[str, Any]:
     return MappingProxyType({"$id": f"{family}_params.v1", **_params_schema(family, grid, is_alone=True)})
 
 
-def _params_schema(family: param_types.Family, grid: param_types.Grid, *, is_alone: bool) -> Schema:
+def _params_schema(
+    family: param_types.Family,
+    grid: param_types.Grid,
+    *,
+    is_alone: bool,
+    own: Sequence[tuple[str, str]] = (),
+) -> Schema:
     described = param_types.CLASSES[family][0].model_fields
     tag = {"const": family, "description": described["strategy_type"].description}
     values = {name: _choice(values, described[name].description) for name, values in grid.items()}
+    if own and "catalyst_type" in values:
+        texts = [values["catalyst_type"]["description"], *(f"{name}: {text}" for name, text in own)]
+        values["catalyst_type"]["description"] = "; ".join(texts)
     return _object({"strategy_type": tag, **values}, [*values] if is_alone else ["strategy_type", *values])
 
 

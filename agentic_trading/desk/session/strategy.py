@@ -16,9 +16,10 @@ from agentic_trading.desk.planning.agent import Plan, PlannerSettings, PlanningA
 from agentic_trading.desk.planning.backtest import TradeCosts
 from agentic_trading.desk.planning.errors import GenerationFailedError
 from agentic_trading.desk.planning.evaluation import Evaluation, Halves, RejectedSet, SampleBars
-from agentic_trading.desk.planning.evaluator import PanelEvaluator
+from agentic_trading.desk.planning.evaluator import PanelEvaluator, offers_of
 from agentic_trading.desk.planning.generator import TemplateCodeGenerator
 from agentic_trading.desk.planning.panel import Panel, load_panel
+from agentic_trading.desk.planning.panel_files import TERMS, OwnPanel, load_own_panel
 from agentic_trading.desk.planning.params import FAMILIES, Family, StrategyParams, family_of
 from agentic_trading.desk.planning.sandbox import Sandbox
 from agentic_trading.desk.planning.schema import EVERYTHING, AvailableParams
@@ -63,6 +64,9 @@ PROVIDERS: Final = (*WITHOUT_MODEL, LLMProvider.SCRIPTED.value, *MODELS)
 
 CACHE: Final = "strategies"
 """The folder next to the log that keeps the evaluations of sets."""
+
+PANEL: Final = "panel"
+"""The folder next to the log that keeps an own panel."""
 
 _REASONING: Final = "Read from a file: nothing was asked, and there is no other reason."
 
@@ -167,21 +171,62 @@ class SetResult:
 
 @contextmanager
 def opened_evaluator(
-    data: str, costs: TradeCosts, folder: Path | None = None
+    own: OwnPanel, costs: TradeCosts, folder: Path | None = None
 ) -> Iterator[tuple[PanelEvaluator, Sandbox]]:
-    """Open an evaluator of sets over a shipped panel, and its sandbox. Blocks the thread.
+    """Open an evaluator of sets over a panel, and its sandbox. Blocks the thread.
+
+    Raises `SandboxStartError` if the sandbox cannot start.
+    """
+    with Sandbox(own.panel, catalysts=own.catalysts) as sandbox:
+        described = own.descriptions
+        yield (
+            PanelEvaluator(own.panel, sandbox, costs=costs, folder=folder, descriptions=described),
+            sandbox,
+        )
+
+
+def panel_of(data: str) -> OwnPanel:
+    """Return the panel that `--data` names: the shipped one, or the one in a file or a folder. Blocks.
 
     Raises:
-        OptionError: If `data` is not a shipped panel.
-        SampleDamagedError: If the file of the panel was changed.
-        SandboxStartError: If the sandbox cannot start.
+        OptionError: If it is neither.
+        SampleDamagedError: If the file of the shipped panel was changed.
+        MarketError: If the file or the folder is wrong, as `load_own_panel` does.
 
     """
-    if data != SP500.name:
-        raise OptionError("--data", repr(data), SP500.name)
-    panel = load_panel()
-    with Sandbox(panel) as sandbox:
-        yield PanelEvaluator(panel, sandbox, costs=costs, folder=folder), sandbox
+    if data == SP500.name:
+        return OwnPanel(load_panel(), {}, {})
+    path = Path(data)
+    if not path.exists():
+        allowed = f"{SP500.name}, or a file of prices, or a folder with {TERMS}"
+        raise OptionError("--data", repr(data), allowed)
+    return load_own_panel(path)
+
+
+def offered_by_data(data: str) -> AvailableParams:
+    """Return the parameters of sets over an own panel, or all of them for the shipped one."""
+    if data == SP500.name:
+        return EVERYTHING
+    own = panel_of(data)
+    return offers_of(own.panel, catalysts=own.catalysts, descriptions=own.descriptions)
+
+
+def keep_panel(own: OwnPanel, out: Path) -> None:
+    """Keep an own panel in the folder of a search, so that later runs have the same prices and events.
+
+    Raises:
+        OptionError: If the folder has another panel.
+
+    """
+    folder, texts = out / PANEL, own.files()
+    if (folder / TERMS).is_file():
+        kept = {name: (folder / name).read_text("utf-8") for name in texts if (folder / name).is_file()}
+        if kept != texts:
+            raise OptionError("--out", f"{out}, which has the panel of another search", "a new folder")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():  # `panel.toml` is last, because a folder without it is not complete
+        (folder / name).write_text(text, "utf-8")
 
 
 def search_sets(
@@ -205,8 +250,11 @@ def search_sets(
 
     """
     family = family_of(options.family)
-    with opened_evaluator(options.data, options.costs, options.out / CACHE) as (evaluator, _):
+    own = panel_of(options.data)
+    with opened_evaluator(own, options.costs, options.out / CACHE) as (evaluator, _):
         evaluator.offered.require((family,))
+        if options.data != SP500.name:
+            keep_panel(own, options.out)
         search = _Search(options, family, evaluator, on_round)
         plan = asyncio.run(search.played())
         tried, random = (plan.tried if isinstance(plan, Plan) else 0), None
@@ -254,7 +302,7 @@ def run_set(path: Path, data: str, costs: TradeCosts) -> SetResult:
 
     Raises the errors of `read_set`, and `OptionError` for refused code.
     """
-    with opened_evaluator(data, costs) as (evaluator, _):
+    with opened_evaluator(panel_of(data), costs) as (evaluator, _):
         params = read_set(path, evaluator.offered)
         outcome = evaluator.evaluate(params)
         if isinstance(outcome, RejectedSet):
