@@ -113,6 +113,7 @@ NOTES: Final[Mapping[str, tuple[str, str]]] = {
     "ParserException": ("`read_json` cannot read a text", "read `stage` and `errors`"),
     "PlanningError": ("never itself", "catch it for strategies, their parameters and their code"),
     "GenerationFailedError": ("no answer was a valid set of parameters", "ask again, or use another model"),
+    "FamilyError": ("a strategy family of a package cannot be used", "change its class as in the message"),
     "NotOfferedError": (
         "the data cannot serve any of the requested families",
         "choose another family or other data. `withheld` has the reasons",

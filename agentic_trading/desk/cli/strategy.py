@@ -40,7 +40,15 @@ PanelData = Annotated[
 ]
 FamilyName = Annotated[
     str,
-    typer.Option("--family", metavar="NAME", help="Strategy family: momentum, mean_reversion or volatility."),
+    typer.Option(
+        "--family",
+        metavar="NAME",
+        help="Strategy family: momentum, mean_reversion, volatility, or one of an installed package.",
+    ),
+]
+OwnFamily = Annotated[
+    str,
+    typer.Option("--family", metavar="NAME", help="Family of an installed package, if the set is of one."),
 ]
 Rounds = Annotated[
     int, typer.Option("--rounds", metavar="N", min=1, help="Number of parameter sets to ask for.")
@@ -161,7 +169,11 @@ def propose_command(
 
 @app.command("show", short_help="Explain a set, or its mistakes.")
 def show_set(
-    params: ParamsFile, *, data: PanelData = "sp500-sample", as_json: cli_options.AsJson = False
+    params: ParamsFile,
+    *,
+    data: PanelData = "sp500-sample",
+    family: OwnFamily = "",
+    as_json: cli_options.AsJson = False,
 ) -> None:
     """Print the meaning of each parameter of a set, and its hashes.
 
@@ -170,11 +182,13 @@ def show_set(
     _require_desk()
     from agentic_trading.desk.cli.strategy_output import show_params
 
-    show_params(params, data=data, as_json=as_json)
+    show_params(params, data=data, family=family, as_json=as_json)
 
 
 @app.command("code", short_help="Print the code of a set.")
-def show_code(params: ParamsFile, *, check: Check = False, data: PanelData = "sp500-sample") -> None:
+def show_code(
+    params: ParamsFile, *, check: Check = False, data: PanelData = "sp500-sample", family: OwnFamily = ""
+) -> None:
     """Print the code that a template generates from a set.
 
     With --check, also print the results of its checks on standard error.
@@ -182,7 +196,7 @@ def show_code(params: ParamsFile, *, check: Check = False, data: PanelData = "sp
     _require_desk()
     from agentic_trading.desk.cli.strategy_output import print_code
 
-    print_code(params, data=data, check=check)
+    print_code(params, data=data, family=family, check=check)
 
 
 @app.command("backtest", short_help="Run a set on past prices.")
@@ -190,6 +204,7 @@ def backtest_set(
     params: ParamsFile,
     *,
     data: PanelData = "sp500-sample",
+    family: OwnFamily = "",
     costs: Costs = "10,5",
     plot: Plot = None,
     as_json: cli_options.AsJson = False,
@@ -198,7 +213,7 @@ def backtest_set(
     _require_desk(plot=plot)
     from agentic_trading.desk.cli.strategy_output import backtest_and_print, costs_in
 
-    backtest_and_print(params, data=data, costs=costs_in(costs), plot=plot, as_json=as_json)
+    backtest_and_print(params, data=data, family=family, costs=costs_in(costs), plot=plot, as_json=as_json)
 
 
 def _require_desk(*, plot: Path | None = None) -> None:

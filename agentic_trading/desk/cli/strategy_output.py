@@ -19,10 +19,10 @@ from agentic_trading.desk.planning.agent import Plan, Round
 from agentic_trading.desk.planning.allowlist import code_problems
 from agentic_trading.desk.planning.backtest import TradeCosts
 from agentic_trading.desk.planning.evaluation import Evaluation, Halves, RejectedSet
-from agentic_trading.desk.planning.params import CLASSES, RULES, Family, StrategyParams
+from agentic_trading.desk.planning.families import template_of
+from agentic_trading.desk.planning.params import Family, StrategyParams, family_terms, grid_of
 from agentic_trading.desk.planning.promises import broken_by_look_ahead
 from agentic_trading.desk.planning.sandbox import SandboxJob
-from agentic_trading.desk.planning.template import TEMPLATES
 from agentic_trading.desk.session import strategy
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.operate.choices import pluralize
@@ -64,17 +64,22 @@ COLUMNS: Final[Mapping[Family, Mapping[str, str]]] = {
         "when": "resample",
     },
 }
-"""The columns for the set of a round, each with the parameter that it shows."""
+"""The columns for the set of a round by shipped family, each with the parameter that it shows."""
 
 FIGURES: Final = ("Sharpe in", "max DD", "out", "max DD out")
 SHARES: Final = frozenset({"stop_loss", "target_vol", "max_weight"})
+
+
+def columns_of(family: Family) -> Mapping[str, str]:
+    """Return the columns of a family. Those of an own family are named like its parameters."""
+    return COLUMNS.get(family) or {name: name for name in grid_of(*family_terms(family).classes)}
 
 
 def proposals_lines(found: strategy.Proposals) -> Iterator[RenderableType]:
     yield scene_line(found.scene)
     own = (f"{found.family}.", f"{found.family}:")
     yield from (output.paragraph(each) for each in found.scene.offered.withheld if each.startswith(own))
-    names = COLUMNS[found.family]
+    names = columns_of(found.family)
     drawn = output.table("round", *names, *FIGURES, "", right=("round", *names, *FIGURES))
     output.rows(drawn, [_round_cells(each, found.family) for each in found.rounds])
     yield drawn
@@ -98,7 +103,7 @@ def scene_line(scene: strategy.Scene) -> RenderableType:
 
 def _round_cells(played: Round, family: Family) -> list[str]:
     params = {} if played.params is None else played.params.model_dump()
-    shown = [_value(params, name) for name in COLUMNS[family].values()]
+    shown = [_value(params, name) for name in columns_of(family).values()]
     figures = [""] * len(FIGURES)
     if played.evaluation is not None:
         first, second = played.evaluation.in_sample, played.evaluation.out_of_sample
@@ -124,7 +129,7 @@ def _value(params: Mapping[str, Any], name: str) -> str:
     if name == "resample":
         offset = params.get("resample_offset")
         return f"{value}+{offset}" if value == "W" and offset is not None else str(value)
-    if name == "catalyst_type" and value != "none":
+    if name == "catalyst_type" and value != "none" and "catalyst_lookback" in params:
         return f"{value} {params['catalyst_lookback']}m"
     return str(value)
 
@@ -197,7 +202,7 @@ def backtest_lines(found: strategy.SetResult, deflated: float | None) -> Iterato
 def set_lines(params: StrategyParams) -> Iterator[RenderableType]:
     """Yield the meaning of each parameter of a set, the rules that it keeps, and its hashes."""
     values, family = params.model_dump(), params.strategy_type
-    fields = CLASSES[family][0].model_fields
+    fields = family_terms(family).classes[0].model_fields
     columns: dict[str, Callable[[str], str]] = {
         "parameter": str,
         "value": lambda name: _value(values, name),
@@ -205,7 +210,7 @@ def set_lines(params: StrategyParams) -> Iterator[RenderableType]:
     }
     yield output.listing(fields, columns)
     yield output.heading("Rules")
-    yield from (output.paragraph(rule.sentence.format_map(values)) for rule in RULES[family])
+    yield from (output.paragraph(rule.sentence.format_map(values)) for rule in family_terms(family).rules)
     yield output.heading("Hashes")
     yield output.facts(hashes_of(params).items())
 
@@ -258,7 +263,7 @@ def hashes_of(params: StrategyParams) -> dict[str, str]:
     return {
         "params_sha256": params.sha256,
         "effective_sha256": params.effective.sha256,
-        "template_sha256": TEMPLATES[params.strategy_type].sha256,
+        "template_sha256": template_of(params.strategy_type).sha256,
     }
 
 
@@ -372,9 +377,9 @@ def _bar(*, is_drawn: bool) -> Iterator[tuple[Callable[[Round], None], Callable[
 # --- one set ----------------------------------------------------------------------------------------------
 
 
-def show_params(path: Path, *, data: str, as_json: bool) -> None:
+def show_params(path: Path, *, data: str, family: str, as_json: bool) -> None:
     """Print the meaning of a set. Raises the errors of `read_set`."""
-    params = strategy.read_set(path, strategy.offered_by_data(data))
+    params = strategy.read_set(path, strategy.offered_by_data(data, family))
     if as_json:
         effective = params.effective.model_dump()
         output.show_json({
@@ -386,19 +391,19 @@ def show_params(path: Path, *, data: str, as_json: bool) -> None:
         output.print_table(*set_lines(params))
 
 
-def print_code(path: Path, *, data: str, check: bool) -> None:
+def print_code(path: Path, *, data: str, family: str, check: bool) -> None:
     """Print the code of a set.
 
     With `check`, print the results of its checks, and exit with code 1 if one fails.
     """
     if not check:
-        params = strategy.read_set(path, strategy.offered_by_data(data))
-        typer.echo(TEMPLATES[params.strategy_type].generate_code(params), nl=False)
+        params = strategy.read_set(path, strategy.offered_by_data(data, family))
+        typer.echo(template_of(params.strategy_type).generate_code(params), nl=False)
         return
     panel = strategy.panel_of(data)
-    with strategy.opened_evaluator(panel, TradeCosts()) as (evaluator, sandbox):
+    with strategy.opened_evaluator(panel, TradeCosts(), family=family) as (evaluator, sandbox):
         params = strategy.read_set(path, evaluator.offered)
-        code = TEMPLATES[params.strategy_type].generate_code(params, data_sha256=evaluator.data_sha256)
+        code = template_of(params.strategy_type).generate_code(params, data_sha256=evaluator.data_sha256)
         typer.echo(code, nl=False)
         wrong = [problem.text for problem in code_problems(code)]
         say(_checked("gate", wrong), err=True)
@@ -420,10 +425,12 @@ def _checked(name: str, wrong: Sequence[str]) -> str:
     return f"{name}: {'; '.join(wrong) or 'passed'}"
 
 
-def backtest_and_print(path: Path, *, data: str, costs: TradeCosts, plot: Path | None, as_json: bool) -> None:
+def backtest_and_print(
+    path: Path, *, data: str, family: str, costs: TradeCosts, plot: Path | None, as_json: bool
+) -> None:
     """Run the set in a file, and print its figures next to those of equal weight."""
     check_plot(plot)
-    found = strategy.run_set(path, data, costs)
+    found = strategy.run_set(path, data, costs, family)
     deflated = deflated_sharpe(found.evaluation.returns(found.scene.window), [])
     if as_json:
         output.show_json({

@@ -12,6 +12,7 @@ from agentic_trading.desk.planning.agent import (
 )
 from agentic_trading.desk.planning.allowlist import CodeProblem as CodeProblem
 from agentic_trading.desk.planning.allowlist import code_problems as code_problems
+from agentic_trading.desk.planning.errors import FamilyError as FamilyError
 from agentic_trading.desk.planning.errors import (
     GenerationFailedError as GenerationFailedError,
 )
@@ -30,6 +31,7 @@ from agentic_trading.desk.planning.errors import (
 from agentic_trading.desk.planning.evaluation import Evaluation as Evaluation
 from agentic_trading.desk.planning.evaluation import RejectedSet as RejectedSet
 from agentic_trading.desk.planning.evaluator import PanelEvaluator as PanelEvaluator
+from agentic_trading.desk.planning.families import use_family as use_family
 from agentic_trading.desk.planning.generator import (
     GenerationResult as GenerationResult,
 )
@@ -40,12 +42,18 @@ from agentic_trading.desk.planning.generator import (
     TemplateParameterGenerator as TemplateParameterGenerator,
 )
 from agentic_trading.desk.planning.panel import load_panel as load_panel
+from agentic_trading.desk.planning.panel_files import OwnPanel as OwnPanel
+from agentic_trading.desk.planning.panel_files import load_own_panel as load_own_panel
+from agentic_trading.desk.planning.params import CrossRule as CrossRule
+from agentic_trading.desk.planning.params import FamilyParams as FamilyParams
 from agentic_trading.desk.planning.params import (
     MeanReversionParams as MeanReversionParams,
 )
 from agentic_trading.desk.planning.params import (
     MomentumStrategyParams as MomentumStrategyParams,
 )
+from agentic_trading.desk.planning.params import OneOf as OneOf
+from agentic_trading.desk.planning.params import OwnCatalyst as OwnCatalyst
 from agentic_trading.desk.planning.params import (
     PriceMomentumParams as PriceMomentumParams,
 )
@@ -111,7 +119,10 @@ __all__ = [
     "AvailableParams",
     "BaseTemplate",
     "CodeProblem",
+    "CrossRule",
     "Evaluation",
+    "FamilyError",
+    "FamilyParams",
     "GenerationFailedError",
     "GenerationResult",
     "MeanReversionParams",
@@ -120,6 +131,9 @@ __all__ = [
     "MomentumStrategyParams",
     "MomentumTemplate",
     "NotOfferedError",
+    "OneOf",
+    "OwnCatalyst",
+    "OwnPanel",
     "PanelEvaluator",
     "PanelFacts",
     "Plan",
@@ -142,8 +156,10 @@ __all__ = [
     "answer_schema",
     "check_strategy_params",
     "code_problems",
+    "load_own_panel",
     "load_panel",
     "offered_by",
     "read_params",
     "strategy_params_rule",
+    "use_family",
 ]

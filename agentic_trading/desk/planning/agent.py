@@ -20,10 +20,10 @@ from agentic_trading.desk.planning.events import (
     PlanChosen,
     recorded_halves,
 )
+from agentic_trading.desk.planning.families import template_of
 from agentic_trading.desk.planning.generator import PROMPT, TemplateCodeGenerator
 from agentic_trading.desk.planning.params import Family, StrategyParams
 from agentic_trading.desk.planning.search import Search, TrialResult
-from agentic_trading.desk.planning.template import TEMPLATES
 from agentic_trading.desk.prompts import Prompt, load_prompt, significant
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.builder import EnvelopeBuilder
@@ -264,7 +264,7 @@ class PlanningAgent:
     ) -> tuple[StrategyParams, str]:
         """Return a valid set and its interaction id, or raise `GenerationFailedError`."""
         if self._generator is None:
-            template, offered = TEMPLATES[self._settings.family], self._evaluator.offered
+            template, offered = template_of(self._settings.family), self._evaluator.offered
             # In a thread, because it reads the template's files and compiles them.
             self._generator = await asyncio.to_thread(TemplateCodeGenerator, template, offered)
         envelope = self._envelope(self._generator.schema, number, step, cause, repeated)

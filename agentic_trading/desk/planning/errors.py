@@ -4,6 +4,7 @@
 TradingError
 └── PlanningError
     ├── UnknownFamilyError    the name of the strategy family is unknown
+    ├── FamilyError           an own strategy family cannot be used
     ├── NotOfferedError       the data cannot serve the requested families
     ├── TemplateError         a template cannot be rendered
     ├── SandboxStartError     the process that runs code did not start
@@ -28,7 +29,19 @@ class UnknownFamilyError(PlanningError):
     def __init__(self, family: object, allowed: Sequence[str]) -> None:
         self.family = family
         self.allowed = tuple(allowed)
-        super().__init__(f"no strategy family is called {family!r}. Allowed: {', '.join(self.allowed)}")
+        super().__init__(
+            f"no strategy family is called {family!r}. Allowed: {', '.join(self.allowed)}, or with --family the "
+            "name of a family of an installed package"
+        )
+
+
+class FamilyError(PlanningError):
+    """A strategy family of an installed package cannot be used. `reason` has what to change."""
+
+    def __init__(self, family: str, reason: str) -> None:
+        self.family = family
+        self.reason = reason
+        super().__init__(f"strategy family {family} cannot be used: {reason}")
 
 
 class NotOfferedError(PlanningError):

@@ -25,7 +25,7 @@ from agentic_trading.desk.planning.evaluation import (
     SampleBars,
 )
 from agentic_trading.desk.planning.panel import COLUMNS, Floats, Panel
-from agentic_trading.desk.planning.params import Family, StrategyParams
+from agentic_trading.desk.planning.params import FAMILIES, Family, StrategyParams
 from agentic_trading.desk.planning.promises import WeightRules, broken_by_header, broken_promises
 from agentic_trading.desk.planning.sandbox import Aborted, Sandbox, SandboxJob
 from agentic_trading.desk.planning.schema import AvailableParams, PanelFacts, offered_by
@@ -50,7 +50,7 @@ class PanelEvaluator:
         sandbox: A sandbox over the same prices. It must be open when a set is run.
         costs: The costs of a trade.
         folder: The folder of the cache, or None without a cache.
-        templates: The template of each family.
+        templates: The template of each family, with own families after the shipped ones.
         descriptions: The descriptions of the sandbox's catalysts, if they are those of an own panel.
 
     Attributes:
@@ -87,9 +87,13 @@ class PanelEvaluator:
         self.costs = costs or TradeCosts()
         self.data_sha256 = _data_sha256(panel, sandbox.catalysts)
         self.offered = offers_of(
-            panel, self.data_sha256, catalysts=sandbox.catalysts, descriptions=descriptions
+            panel,
+            self.data_sha256,
+            catalysts=sandbox.catalysts,
+            descriptions=descriptions,
+            own_families=[family for family in templates if family not in FAMILIES],
         )
-        self.offered.require()
+        self.offered.require([*self.offered.grids] or FAMILIES)
         self.window = window_of(self.offered, panel)
         self.chosen_at = closed_at(panel, self.window.split - 1)
         self.equal_weight = self._halves(self.hold())
@@ -206,11 +210,13 @@ def offers_of(
     *,
     catalysts: Iterable[str] = (),
     descriptions: Mapping[str, str] = MappingProxyType({}),
+    own_families: Iterable[Family] = (),
 ) -> AvailableParams:
     """Return the parameters that a panel can serve, with frames of these catalysts."""
     frames = frozenset({*(["volume"] if panel.volume.any() else []), *catalysts})
     own = tuple(descriptions.items())
-    return offered_by(PanelFacts(panel.name, len(panel.days), frames, data_sha256 or panel.sha256, own))
+    facts = PanelFacts(panel.name, len(panel.days), frames, data_sha256 or panel.sha256, own)
+    return offered_by(facts, (*FAMILIES, *own_families))
 
 
 def window_of(offered: AvailableParams, panel: Panel) -> SampleBars:

@@ -37,7 +37,7 @@ DATES: Final = ("open_time", *OPEN_TIMES, "")
 KNOWN: Final = "known"
 KNOWN_DAY: Final = "a date without a time, such as 2026-01-05: the first day at whose close it was known"
 DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ]00:00(:00(\.0+)?)?)?")
-"""A date. A time of day is refused, because a report after the close would count at this close."""
+"""A date without a time of day."""
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 CATALYST: Final = re.compile(r"(?!(none|volume)$)[a-z][a-z0-9_]{0,39}")
@@ -120,6 +120,7 @@ def load_own_panel(path: Path) -> OwnPanel:
 def read_prices(path: Path, name: str) -> Panel:
     """Return the prices in a file as a panel. Raises the errors of `load_own_panel`."""
     table = _Table.read(path)
+    # A file of bars of one stock has no symbols. It is refused, because its columns would be read as stocks.
     has_symbols = any(each in table.plain for each in SYMBOLS)
     if not has_symbols and "close" in table.plain:
         raise table.missing("symbol", _FORMS)
@@ -135,6 +136,7 @@ def _long_cells(table: "_Table") -> dict[tuple[date, str], list[float]]:
     for line, row in table.rows:
         day, symbol = table.day(line, row[day_at], day_at), table.symbol(line, row[symbol_at], symbol_at)
         given = {name: row[place] for name, place in places.items()}
+        # A row without prices is a gap, because data frames write one for each stock and day.
         if all(text.lower() in _GAP for name, text in given.items() if name != "volume"):
             continue
         if (day, symbol) in cells:
@@ -172,6 +174,7 @@ def _figure(table: "_Table", line: int, symbol: str, day: date, column: str, tex
     is_volume = column == "volume"
     if is_volume and text.lower() in _GAP:
         return 0.0
+    # `float` alone would also take inf, nan and 1_000.
     value = float(text) if NUMBER.fullmatch(text) else float("nan")
     if not (value >= 0 if is_volume else value > 0):
         allowed = VOLUME if is_volume else f"{PRICE}, or an empty cell in a day without a price"
@@ -198,6 +201,7 @@ def read_events(path: Path, panel: Panel, catalysts: Iterable[str]) -> dict[str,
     stocks = {symbol: place for place, symbol in enumerate(panel.symbols)}
     events: dict[tuple[date, str], list[float]] = {}
     for line, row in table.rows:
+        # A time is refused, because a report after the close would count at this close.
         if not DATE.fullmatch(row[known_at]):
             raise BarFormatError(table.source, line, KNOWN, row[known_at], KNOWN_DAY)
         day, symbol = table.day(line, row[known_at], known_at), table.symbol(line, row[symbol_at], symbol_at)
@@ -230,8 +234,9 @@ def _frames(
 ) -> dict[str, Floats]:
     frames = {name: np.zeros(panel.close.shape) for name in names}
     stocks = {symbol: place for place, symbol in enumerate(panel.symbols)}
-    for day, symbol in sorted(events):
+    for day, symbol in sorted(events):  # by day, so that the event that was known last counts
         bar = int(np.searchsorted(panel.days, np.datetime64(day, "D")))
+        # An event before the first bar is left out, because it would look like a new one there.
         if day < panel.days[0].item() or bar == len(panel.days):
             continue
         for name, value in zip(names, events[day, symbol], strict=True):

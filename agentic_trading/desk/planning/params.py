@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar, cast, get_args
 
 from pydantic import (
     BaseModel,
@@ -26,8 +26,11 @@ from agentic_trading.desk.planning.errors import UnknownFamilyError
 from agentic_trading.llm.result import Violation
 from agentic_trading.structured.feedback import INCONSISTENT, nearest_option
 
-Family = Literal["momentum", "mean_reversion", "volatility"]
-FAMILIES: Final[tuple[Family, ...]] = get_args(Family)
+Family = str
+"""The name of a strategy family: a shipped one, or one of an installed package."""
+
+ShippedFamily = Literal["momentum", "mean_reversion", "volatility"]
+FAMILIES: Final[tuple[ShippedFamily, ...]] = get_args(ShippedFamily)
 
 FundamentalCatalyst = Literal["revenue", "earnings"]
 PriceCatalyst = Literal["none", "volume"]
@@ -52,7 +55,7 @@ class PlanTerms(BaseModel, frozen=True, extra="forbid"):
 
     """
 
-    family: Family = "momentum"
+    family: ShippedFamily = "momentum"
     rounds: int = Field(default=5, ge=1)
 
 
@@ -149,13 +152,19 @@ RULES: Final[Mapping[Family, tuple[CrossRule, ...]]] = MappingProxyType({
 })
 
 
-class _Params(BaseModel, frozen=True, extra="forbid"):
-    """A set of parameters that keeps the rules of its family."""
+class FamilyParams(BaseModel, frozen=True, extra="forbid"):
+    """A set of parameters that keeps the rules of its family. The base class of the sets of own families.
+
+    A set has `strategy_type`, `n_stocks`, `stop_loss` and `resample`, and any other parameters. Each one has
+    a description, and lists its values with `Literal` or `OneOf`. Some optional names have a meaning:
+    `resample_offset` is the weekday of a weekly rebalance, `catalyst_type` the frame that the code gets, and
+    `max_weight` the maximum weight of a stock, which is 1 / `n_stocks` otherwise.
+    """
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         given = self.model_dump()
-        rules = RULES[given["strategy_type"]]
+        rules = family_terms(given["strategy_type"]).rules
         broken = [rule.sentence.format_map(given) for rule in rules if not rule.kept_by(given)]
         if broken:
             raise ValueError("; ".join(broken))
@@ -181,12 +190,12 @@ class _Params(BaseModel, frozen=True, extra="forbid"):
         Sets that trade alike have equal effective sets.
         """
         given = self.model_dump()
-        if given["resample"] == "M":
+        if given["resample"] != "W" and "resample_offset" in given:
             given["resample_offset"] = 0
-        if given.get("catalyst_type") == "none":
+        if given.get("catalyst_type") == "none" and "catalyst_lookback" in given:
             given["catalyst_lookback"] = grid_of(type(self))["catalyst_lookback"][0]
         # The weights of these modes are equal. `max_weight` has no effect because it is at least 1 / n_stocks.
-        if given.get("mode") in {"low_vol", "breakout"}:
+        if given["strategy_type"] == "volatility" and given["mode"] in {"low_vol", "breakout"}:
             given["max_weight"] = next(
                 value
                 for value in grid_of(type(self))["max_weight"]
@@ -200,7 +209,7 @@ _STOP: Final = "share of the entry price at whose loss a position is sold"
 _OFFSET: Final = "weekday of a weekly rebalance, 0 Monday; unused if monthly"
 
 
-class _Momentum(_Params, Generic[CatalystT], frozen=True, extra="forbid"):
+class _Momentum(FamilyParams, Generic[CatalystT], frozen=True, extra="forbid"):
     strategy_type: Literal["momentum"] = Field(default="momentum", description="the family of the strategy")
     momentum_period: Literal[5, 10, 20, 30] = Field(description="days over which the return is measured")
     ma_periods: Literal[20, 60, 90, 120] = Field(
@@ -230,7 +239,7 @@ class OwnMomentumParams(_Momentum[OwnCatalyst], frozen=True, extra="forbid"):
     """Momentum on an own panel, with one of its catalysts."""
 
 
-class MeanReversionParams(_Params, frozen=True, extra="forbid"):
+class MeanReversionParams(FamilyParams, frozen=True, extra="forbid"):
     """Hold stocks far below their mean, until they recover or time is up."""
 
     strategy_type: Literal["mean_reversion"] = Field(
@@ -252,7 +261,7 @@ class MeanReversionParams(_Params, frozen=True, extra="forbid"):
     resample: Literal["D", "W"] = Field(description="when positions are entered: D daily, W on Mondays")
 
 
-class VolatilityParams(_Params, frozen=True, extra="forbid"):
+class VolatilityParams(FamilyParams, frozen=True, extra="forbid"):
     """Hold stocks by their volatility, scaled down to a target."""
 
     strategy_type: Literal["volatility"] = Field(
@@ -274,15 +283,73 @@ class VolatilityParams(_Params, frozen=True, extra="forbid"):
     resample_offset: Offset = Field(description=_OFFSET)
 
 
-CLASSES: Final[Mapping[Family, tuple[type[_Params], ...]]] = MappingProxyType({
+CLASSES: Final[Mapping[Family, tuple[type[FamilyParams], ...]]] = MappingProxyType({
     "momentum": (MomentumStrategyParams, PriceMomentumParams),
     "mean_reversion": (MeanReversionParams,),
     "volatility": (VolatilityParams,),
 })
-"""The parameter classes of each family. Classes of one family need different data."""
+"""The parameter classes of each shipped family. Classes of one family need different data."""
+
+WARM_UP: Final[Mapping[str, int]] = MappingProxyType({
+    "momentum_period": 1,  # because a return over n days needs n + 1 closes
+    "ma_periods": 0,
+    "lookback": 0,
+    "trend_filter": 0,
+    "vol_lookback": 1,
+})
+"""The bars that each parameter of a shipped family needs before the first weight, beyond its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyTerms:
+    """The parameters of a family, and the rules of its sets.
+
+    Attributes:
+        classes: The classes of parameters.
+        rules: Rules between two parameters.
+        warm_up: The bars that a parameter needs before the first weight, beyond its value.
+        exits_between: Whether a weight may fall to 0 between rebalance days.
+        takes_own_catalysts: Whether `catalyst_type` may be any catalyst of an own panel.
+
+    """
+
+    classes: tuple[type[FamilyParams], ...]
+    rules: tuple[CrossRule, ...]
+    warm_up: Mapping[str, int]
+    exits_between: bool = False
+    takes_own_catalysts: bool = False
+
+
+_TERMS: Final[dict[Family, FamilyTerms]] = {
+    family: FamilyTerms(
+        CLASSES[family],
+        RULES[family],
+        WARM_UP,
+        exits_between=family == "mean_reversion",
+        takes_own_catalysts=family == "momentum",
+    )
+    for family in FAMILIES
+}
+
+
+def add_terms(family: Family, terms: FamilyTerms) -> None:
+    """Add the terms of an own family, for this process. `use_family` does it."""
+    _TERMS[family] = terms
+
+
+def drop_terms(family: Family) -> None:
+    """Remove the terms of an own family."""
+    _TERMS.pop(family, None)
+
+
+def family_terms(family: Family) -> FamilyTerms:
+    """Return the terms of a family. Raises `UnknownFamilyError` if it is neither shipped nor in use."""
+    return _TERMS[family_of(family)]
+
 
 _PRICE_MOMENTUM: Final = "price_momentum"
 _OWN_MOMENTUM: Final = "own_momentum"
+_OF_OWN_FAMILY: Final = "own family"
 
 
 def _class_tag(given: Any) -> str:
@@ -290,6 +357,8 @@ def _class_tag(given: Any) -> str:
     if not isinstance(value, Mapping):
         return ""
     family = value.get("strategy_type", "momentum")
+    if isinstance(family, str) and family in _TERMS and family not in FAMILIES:
+        return _OF_OWN_FAMILY
     if family == "momentum":
         catalyst = value.get("catalyst_type")
         if catalyst in get_args(PriceCatalyst):
@@ -299,12 +368,30 @@ def _class_tag(given: Any) -> str:
     return str(family)
 
 
+class _OfOwnFamily(FamilyParams, frozen=True, extra="forbid"):
+    """The parameters of any set of an own family, which is validated by the class of its family."""
+
+    strategy_type: str
+    n_stocks: int
+    stop_loss: float
+    resample: Literal["D", "W", "M"]
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _by_family(cls, value: Any, _handler: Callable[[Any], Self]) -> Self:
+        if isinstance(value, FamilyParams):
+            return cast("Self", value)
+        (found,) = family_terms(value["strategy_type"]).classes
+        return cast("Self", found.model_validate(value))
+
+
 StrategyParams = Annotated[
     Annotated[MomentumStrategyParams, Tag("momentum")]
     | Annotated[PriceMomentumParams, Tag(_PRICE_MOMENTUM)]
     | Annotated[OwnMomentumParams, Tag(_OWN_MOMENTUM)]
     | Annotated[MeanReversionParams, Tag("mean_reversion")]
-    | Annotated[VolatilityParams, Tag("volatility")],
+    | Annotated[VolatilityParams, Tag("volatility")]
+    | Annotated[_OfOwnFamily, Tag(_OF_OWN_FAMILY)],
     Discriminator(_class_tag),
 ]
 """Any set of parameters. `strategy_type` names the family, and may be absent for momentum."""
@@ -333,13 +420,21 @@ def read_params(value: Mapping[str, Any]) -> StrategyParams:
     return _ANY.validate_python(value)
 
 
-def family_of(name: str) -> Family:
-    """Return a name as a family.
+def family_of(name: object) -> Family:
+    """Return the name of a family that is shipped or in use.
 
     Raises:
-        UnknownFamilyError: If no family has this name.
+        UnknownFamilyError: If no such family has this name.
 
     """
+    for family in _TERMS:
+        if family == name:
+            return family
+    raise UnknownFamilyError(name, [*_TERMS])
+
+
+def shipped_family_of(name: str) -> ShippedFamily:
+    """Return a name as a shipped family. Raises `UnknownFamilyError` for another name."""
     for family in FAMILIES:
         if family == name:
             return family
@@ -350,13 +445,15 @@ def family_of(name: str) -> Family:
 def grid_of(*models: type[BaseModel]) -> Grid:
     """Return the values of each parameter, read from the classes.
 
-    Values of several classes are merged.
+    Values of several classes are merged. Without values is only a `catalyst_type` of the type `OwnCatalyst`.
     """
     grid: dict[str, tuple[Value, ...]] = {}
     for model in models:
         for name, member in model.model_json_schema()["properties"].items():
             if name != "strategy_type":
-                grid[name] = tuple(dict.fromkeys([*grid.get(name, ()), *member["enum"]]))
+                is_open = name == "catalyst_type" and "pattern" in member
+                values = () if is_open else member["enum"]
+                grid[name] = tuple(dict.fromkeys([*grid.get(name, ()), *values]))
     return MappingProxyType(grid)
 
 
@@ -367,7 +464,7 @@ def rule_violations(family: Family, given: Mapping[str, Any], grid: Grid) -> Ite
     while the other fields stay as given. If there is no such value, the other field of the rule is the one to
     change.
     """
-    for rule in RULES[family]:
+    for rule in family_terms(family).rules:
         if not rule.kept_by(given):
             name, allowed = _field_to_change(family, rule, given, grid)
             yield Violation(
@@ -395,4 +492,4 @@ def _field_to_change(
 
 
 def _rules_about(family: Family, name: str) -> Sequence[CrossRule]:
-    return [rule for rule in RULES[family] if name in {rule.change, rule.other}]
+    return [rule for rule in family_terms(family).rules if name in {rule.change, rule.other}]

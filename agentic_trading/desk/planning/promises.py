@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from agentic_trading.desk.planning.allowlist import split_header
 from agentic_trading.desk.planning.panel import Flags, Floats
-from agentic_trading.desk.planning.params import MeanReversionParams, StrategyParams, VolatilityParams
+from agentic_trading.desk.planning.params import StrategyParams, family_terms
 from agentic_trading.desk.planning.sandbox import Aborted, Completed, SandboxJob
 from agentic_trading.errors import extra_named
 from agentic_trading.ids import fraction
@@ -58,8 +58,8 @@ class WeightRules:
 
         A family of equal weights holds at most 1/n of each stock.
         """
-        most = params.max_weight if isinstance(params, VolatilityParams) else 1 / params.n_stocks
-        return cls(params.n_stocks, most, exits_between=isinstance(params, MeanReversionParams))
+        most = getattr(params, "max_weight", 1 / params.n_stocks)
+        return cls(params.n_stocks, most, exits_between=family_terms(params.strategy_type).exits_between)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,6 @@ HALF_BARS: Final = 60
 
 FUNDAMENTALS: Final[tuple[str, ...]] = get_args(param_types.FundamentalCatalyst)
 
-_BEFORE_FIRST: Final = MappingProxyType({
-    "momentum_period": 1,  # because a return over n days needs n + 1 closes
-    "ma_periods": 0,
-    "lookback": 0,
-    "trend_filter": 0,
-    "vol_lookback": 1,
-})
-"""The number of bars that a parameter needs before the first weight, beyond its value."""
-
 Schema = dict[str, Any]
 
 
@@ -75,8 +66,8 @@ class AvailableParams:
         """
         return max(
             (
-                needed_bars(name, value)
-                for grid in self.grids.values()
+                needed_bars(name, value, param_types.family_terms(family).warm_up)
+                for family, grid in self.grids.items()
                 for name, values in grid.items()
                 for value in values
             ),
@@ -92,9 +83,7 @@ class AvailableParams:
             NotOfferedError: If the panel offers none of them.
 
         """
-        found = tuple(
-            family for family in param_types.FAMILIES if family in families and family in self.grids
-        )
+        found = tuple(family for family in self.grids if family in families)
         if not found:
             raise NotOfferedError(self.facts.name, families, self.withheld)
         return found
@@ -124,16 +113,17 @@ def offered_by(
     return AvailableParams(facts, MappingProxyType(grids), tuple(withheld))
 
 
-def needed_bars(name: str, value: param_types.Value) -> int:
+def needed_bars(name: str, value: param_types.Value, warm_up: Mapping[str, int] = param_types.WARM_UP) -> int:
     """Return how many bars the value of a parameter needs before the first weight."""
-    return int(value) + _BEFORE_FIRST[name] if value and name in _BEFORE_FIRST else 0
+    return int(value) + warm_up[name] if value and name in warm_up else 0
 
 
 def _narrowed(family: param_types.Family, facts: PanelFacts) -> tuple[param_types.Grid, list[str]]:
     grid, reasons = {}, []
-    for name, values in param_types.grid_of(*param_types.CLASSES[family]).items():
-        kept = tuple(value for value in values if _is_served(name, value, facts))
-        if name == "catalyst_type":
+    terms = param_types.family_terms(family)
+    for name, values in param_types.grid_of(*terms.classes).items():
+        kept = tuple(value for value in values if _is_served(name, value, facts, terms.warm_up))
+        if name == "catalyst_type" and terms.takes_own_catalysts:
             kept = (*kept, *(own for own, _ in facts.catalysts if own not in kept))
         grid[name] = kept
         if left_out := [value for value in values if value not in kept]:
@@ -141,12 +131,12 @@ def _narrowed(family: param_types.Family, facts: PanelFacts) -> tuple[param_type
     return MappingProxyType(grid), reasons
 
 
-def _is_served(name: str, value: param_types.Value, facts: PanelFacts) -> bool:
+def _is_served(name: str, value: param_types.Value, facts: PanelFacts, warm_up: Mapping[str, int]) -> bool:
     if name == "catalyst_type":
         return value in _catalysts(facts)
-    if name not in _BEFORE_FIRST or facts.bars is None:
+    if name not in warm_up or facts.bars is None:
         return True
-    return needed_bars(name, value) + 2 * HALF_BARS <= facts.bars
+    return needed_bars(name, value, warm_up) + 2 * HALF_BARS <= facts.bars
 
 
 def _catalysts(facts: PanelFacts) -> list[str]:
@@ -208,7 +198,7 @@ def _params_schema(
     is_alone: bool,
     own: Sequence[tuple[str, str]] = (),
 ) -> Schema:
-    described = param_types.CLASSES[family][0].model_fields
+    described = param_types.family_terms(family).classes[0].model_fields
     tag = {"const": family, "description": described["strategy_type"].description}
     values = {name: _choice(values, described[name].description) for name, values in grid.items()}
     if own and "catalyst_type" in values:
@@ -240,7 +230,9 @@ def _object(properties: Schema, required: Sequence[str]) -> Schema:
 
 def _everything() -> AvailableParams:
     """Return all families with all values."""
-    grids = {family: param_types.grid_of(*param_types.CLASSES[family]) for family in param_types.FAMILIES}
+    grids: dict[param_types.Family, param_types.Grid] = {
+        family: param_types.grid_of(*param_types.CLASSES[family]) for family in param_types.FAMILIES
+    }
     return AvailableParams(PanelFacts("any data", frames=frozenset({*FUNDAMENTALS, "volume"})), grids, ())
 
 

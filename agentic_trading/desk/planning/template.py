@@ -27,13 +27,29 @@ _FOLDER: Final = "agentic_trading.desk.planning"
 class BaseTemplate:
     """The template of one family. Equal inputs give equal bytes of code.
 
-    For your own template, set `family` and override `source`.
+    For another template of a shipped family, subclass its template and override `source`. An own family is
+    a subclass of this class with all of the attributes below.
+
+    Attributes:
+        family: The name of the family.
+        version: A number for the header of the code.
+        PARAMS: The class of the family's parameters. Shipped families may have several.
+        RULES: Rules between two parameters.
+        DEFAULTS: A set that keeps the rules, without `strategy_type`.
+        WARM_UP: The parameters that count bars, each with the bars that it needs before the first weight
+            beyond its value: 0 for a mean over n closes, 1 for a return over n days.
+        EXITS_BETWEEN: Whether a weight may fall to 0 between rebalance days.
+
     """
 
     family: ClassVar[param_types.Family]
     version: ClassVar[int] = 1
+    PARAMS: ClassVar[tuple[type[param_types.FamilyParams], ...]]
+    RULES: ClassVar[tuple[param_types.CrossRule, ...]] = ()
     PARAM_GRID: ClassVar[param_types.Grid]
     DEFAULTS: ClassVar[Mapping[str, param_types.Value]]
+    WARM_UP: ClassVar[Mapping[str, int]] = MappingProxyType({})
+    EXITS_BETWEEN: ClassVar[bool] = False
 
     @property
     def source(self) -> str:
@@ -90,6 +106,9 @@ class MomentumTemplate(BaseTemplate):
     """The momentum template: the strongest stocks in an upward trend with a catalyst."""
 
     family: ClassVar[param_types.Family] = "momentum"
+    PARAMS = param_types.CLASSES["momentum"]
+    RULES = param_types.RULES["momentum"]
+    WARM_UP = param_types.WARM_UP
     PARAM_GRID: ClassVar[param_types.Grid] = param_types.grid_of(param_types.MomentumStrategyParams)
     DEFAULTS: ClassVar[Mapping[str, param_types.Value]] = MappingProxyType({
         "momentum_period": 20,
@@ -107,6 +126,10 @@ class MeanReversionTemplate(BaseTemplate):
     """The mean-reversion template: stocks far below their mean until they recover."""
 
     family: ClassVar[param_types.Family] = "mean_reversion"
+    PARAMS = param_types.CLASSES["mean_reversion"]
+    RULES = param_types.RULES["mean_reversion"]
+    WARM_UP = param_types.WARM_UP
+    EXITS_BETWEEN = True
     PARAM_GRID: ClassVar[param_types.Grid] = param_types.grid_of(param_types.MeanReversionParams)
     DEFAULTS: ClassVar[Mapping[str, param_types.Value]] = MappingProxyType({
         "lookback": 20,
@@ -124,6 +147,9 @@ class VolatilityTemplate(BaseTemplate):
     """The volatility template: stocks by their volatility."""
 
     family: ClassVar[param_types.Family] = "volatility"
+    PARAMS = param_types.CLASSES["volatility"]
+    RULES = param_types.RULES["volatility"]
+    WARM_UP = param_types.WARM_UP
     PARAM_GRID: ClassVar[param_types.Grid] = param_types.grid_of(param_types.VolatilityParams)
     DEFAULTS: ClassVar[Mapping[str, param_types.Value]] = MappingProxyType({
         "mode": "inverse_vol",

@@ -14,7 +14,7 @@ from agentic_trading.desk.inference import DOLLARS, InferenceRate, rate_for
 from agentic_trading.desk.instrument import USDT
 from agentic_trading.desk.market.bar_rows import NO_COLUMNS
 from agentic_trading.desk.market.samples import PANELS
-from agentic_trading.desk.planning.params import FAMILIES, PlanTerms, family_of
+from agentic_trading.desk.planning.params import FAMILIES, PlanTerms, shipped_family_of
 from agentic_trading.desk.session.agents import OwnAgent
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
@@ -188,7 +188,7 @@ class RunOptions(choices.ProviderOptions):
         if not self.is_planned:
             return None
         kept = earlier or PlanTerms()
-        family = family_of(self.family) if self.family else kept.family
+        family = shipped_family_of(self.family) if self.family else kept.family
         return PlanTerms(family=family, rounds=self.rounds or kept.rounds)
 
     @property

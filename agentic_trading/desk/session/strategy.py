@@ -17,14 +17,22 @@ from agentic_trading.desk.planning.backtest import TradeCosts
 from agentic_trading.desk.planning.errors import GenerationFailedError
 from agentic_trading.desk.planning.evaluation import Evaluation, Halves, RejectedSet, SampleBars
 from agentic_trading.desk.planning.evaluator import PanelEvaluator, offers_of
+from agentic_trading.desk.planning.families import load_family, template_of
 from agentic_trading.desk.planning.generator import TemplateCodeGenerator
 from agentic_trading.desk.planning.panel import Panel, load_panel
 from agentic_trading.desk.planning.panel_files import TERMS, OwnPanel, load_own_panel
-from agentic_trading.desk.planning.params import FAMILIES, Family, StrategyParams, family_of
+from agentic_trading.desk.planning.params import (
+    FAMILIES,
+    Family,
+    StrategyParams,
+    family_of,
+    family_terms,
+    grid_of,
+)
 from agentic_trading.desk.planning.sandbox import Sandbox
 from agentic_trading.desk.planning.schema import EVERYTHING, AvailableParams
 from agentic_trading.desk.planning.search import random_median
-from agentic_trading.desk.planning.template import TEMPLATES
+from agentic_trading.desk.planning.template import TEMPLATES, BaseTemplate
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.options import load_run_config
 from agentic_trading.files import read_file
@@ -171,18 +179,32 @@ class SetResult:
 
 @contextmanager
 def opened_evaluator(
-    own: OwnPanel, costs: TradeCosts, folder: Path | None = None
+    own: OwnPanel, costs: TradeCosts, folder: Path | None = None, family: str = ""
 ) -> Iterator[tuple[PanelEvaluator, Sandbox]]:
     """Open an evaluator of sets over a panel, and its sandbox. Blocks the thread.
+
+    It evaluates sets of the shipped families, and of `family`.
 
     Raises `SandboxStartError` if the sandbox cannot start.
     """
     with Sandbox(own.panel, catalysts=own.catalysts) as sandbox:
         described = own.descriptions
         yield (
-            PanelEvaluator(own.panel, sandbox, costs=costs, folder=folder, descriptions=described),
+            PanelEvaluator(
+                own.panel,
+                sandbox,
+                costs=costs,
+                folder=folder,
+                templates=templates_with(family),
+                descriptions=described,
+            ),
             sandbox,
         )
+
+
+def templates_with(family: str) -> dict[Family, BaseTemplate]:
+    """Return the templates of the shipped families, and of `family` unless it is empty. Blocks."""
+    return {**TEMPLATES, **({family: load_family(family)} if family else {})}
 
 
 def panel_of(data: str) -> OwnPanel:
@@ -203,12 +225,17 @@ def panel_of(data: str) -> OwnPanel:
     return load_own_panel(path)
 
 
-def offered_by_data(data: str) -> AvailableParams:
-    """Return the parameters of sets over an own panel, or all of them for the shipped one."""
+def offered_by_data(data: str, family: str = "") -> AvailableParams:
+    """Return the parameters of sets over an own panel, or all of them for the shipped one.
+
+    They are those of the shipped families, and of `family` unless it is empty.
+    """
+    added = [name for name in templates_with(family) if name not in FAMILIES]
     if data == SP500.name:
-        return EVERYTHING
+        grids = {name: grid_of(*family_terms(name).classes) for name in added}
+        return replace(EVERYTHING, grids={**EVERYTHING.grids, **grids})
     own = panel_of(data)
-    return offers_of(own.panel, catalysts=own.catalysts, descriptions=own.descriptions)
+    return offers_of(own.panel, catalysts=own.catalysts, descriptions=own.descriptions, own_families=added)
 
 
 def keep_panel(own: OwnPanel, out: Path) -> None:
@@ -222,7 +249,7 @@ def keep_panel(own: OwnPanel, out: Path) -> None:
     if (folder / TERMS).is_file():
         kept = {name: (folder / name).read_text("utf-8") for name in texts if (folder / name).is_file()}
         if kept != texts:
-            raise OptionError("--out", f"{out}, which has the panel of another search", "a new folder")
+            raise OptionError("--out", f"{out}, with the panel of another search", "a new folder")
         return
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():  # `panel.toml` is last, because a folder without it is not complete
@@ -249,9 +276,9 @@ def search_sets(
         TradingError: If the provider cannot be used.
 
     """
-    family = family_of(options.family)
+    family = load_family(options.family).family
     own = panel_of(options.data)
-    with opened_evaluator(own, options.costs, options.out / CACHE) as (evaluator, _):
+    with opened_evaluator(own, options.costs, options.out / CACHE, family) as (evaluator, _):
         evaluator.offered.require((family,))
         if options.data != SP500.name:
             keep_panel(own, options.out)
@@ -290,19 +317,19 @@ def check_provider(options: ProposeOptions) -> bool:
         ConfigError: If the configuration is wrong.
 
     """
-    family_of(options.family)
+    load_family(options.family)
     config, name = _configured(options, None)
     tables = Tables(*tables_of(config, factories_of(config)))
     row = _row(tables, name, options.model)
     return tables.prices.price(row.provider, row.model, at=SystemClock().now()).is_free
 
 
-def run_set(path: Path, data: str, costs: TradeCosts) -> SetResult:
-    """Run the set in a file over a panel.
+def run_set(path: Path, data: str, costs: TradeCosts, family: str = "") -> SetResult:
+    """Run the set in a file over a panel. `family` is that of the set, if it is not a shipped one.
 
     Raises the errors of `read_set`, and `OptionError` for refused code.
     """
-    with opened_evaluator(panel_of(data), costs) as (evaluator, _):
+    with opened_evaluator(panel_of(data), costs, family=family) as (evaluator, _):
         params = read_set(path, evaluator.offered)
         outcome = evaluator.evaluate(params)
         if isinstance(outcome, RejectedSet):
@@ -324,7 +351,7 @@ def read_set(path: Path, offered: AvailableParams = EVERYTHING) -> StrategyParam
     except (OSError, UnicodeDecodeError) as e:
         raise OptionError("PARAMS", f"{path} ({e})", "a JSON file with the parameters of a strategy") from e
     family, answer = _as_answer(text)
-    result = TemplateCodeGenerator(TEMPLATES[family], offered).generate(answer)
+    result = TemplateCodeGenerator(template_of(family), offered).generate(answer)
     if result.params is None:
         raise GenerationFailedError(result.errors)
     return result.params

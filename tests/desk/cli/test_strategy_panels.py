@@ -99,7 +99,7 @@ def test_folder_of_other_panel_is_refused(command: Command, tmp_path: Path) -> N
     refused = command(*SEARCH, "--data", tmp_path / "other", "--out", "out")
 
     assert refused.code == 2
-    assert "which has the panel of another search" in refused.err
+    assert "with the panel of another search" in refused.err
 
 
 def test_unknown_data_lists_choices(command: Command, tmp_path: Path) -> None:
