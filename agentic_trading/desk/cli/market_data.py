@@ -1,4 +1,4 @@
-"""Describe shipped samples and files of market data."""
+"""Describe, check and convert market data: shipped samples and files."""
 
 import asyncio
 import hashlib
@@ -15,13 +15,17 @@ from rich.table import Table
 
 from agentic_trading.cancellation import run_async
 from agentic_trading.cli import output
+from agentic_trading.cli.exits import ExitCode
 from agentic_trading.cli.options import AsJson
+from agentic_trading.desk.cli.data_output import check_text, conversion_text
 from agentic_trading.desk.cli.run import ColumnsOption, TimeframeOption
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.bar_rows import NO_COLUMNS
 from agentic_trading.desk.market.feed import Duplicate, FeedItem, Gap, UnreadColumns
 from agentic_trading.desk.market.samples import SAMPLES, Sample
 from agentic_trading.desk.session.columns import named_columns
+from agentic_trading.desk.session.data_check import check_files
+from agentic_trading.desk.session.data_writer import convert_file
 from agentic_trading.desk.session.feeds import CheckedFeed, open_feeds, sources
 from agentic_trading.operate.lines import format_time
 
@@ -150,3 +154,63 @@ def describe_source(
         output.show_json(contents)
     else:
         output.print_table(contents_text(contents))
+
+
+Files = Annotated[
+    list[str], typer.Argument(metavar="FILE…", help="Files of bars. SYMBOL=FILE checks one symbol of a file.")
+]
+
+
+@app.command("check", short_help="Find gaps, contradictions and suspected splits in files.")
+def check_files_command(
+    files: Files, *, timeframe: TimeframeOption = "", columns: ColumnsOption = "", as_json: AsJson = False
+) -> None:
+    """Check files of bars, by symbol. Exit code 1 means that a finding would stop a run.
+
+    Findings are rows that cannot be read, rows out of order, contradictions, gaps, repeated bars, bars
+    without volume and suspected splits, each with its first lines and times.
+    """
+    result = run_async(check_files(files, timeframe, named_columns(columns)))
+    if as_json:
+        output.show_json(result)
+    else:
+        output.print_table(*check_text(result))
+    if not result.passed:
+        raise typer.Exit(ExitCode.FOUND_WRONG)
+
+
+OneFile = Annotated[
+    str, typer.Argument(metavar="FILE", help="A file of bars. SYMBOL=FILE selects one symbol of a file.")
+]
+NewFile = Annotated[
+    Path, typer.Option("--out", metavar="FILE", help="New file, which ends in .csv, .csv.gz or .parquet.")
+]
+OneSymbol = Annotated[
+    str,
+    typer.Option(
+        "--symbol", metavar="NAME", help="Symbol whose rows are written. [default: all of the file]"
+    ),
+]
+
+
+@app.command("convert", short_help="Write a file as a run reads it.")
+def convert_file_command(
+    name: OneFile,
+    *,
+    out: NewFile,
+    symbol: OneSymbol = "",
+    timeframe: TimeframeOption = "",
+    columns: ColumnsOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Write the bars of a file in order of time, without repeated bars and other columns.
+
+    No bar is invented or changed. Rows that are no bars, and repeated bars with other values, are refused.
+    """
+    result = run_async(
+        convert_file(name, out, symbol=symbol, timeframe=timeframe, columns=named_columns(columns))
+    )
+    if as_json:
+        output.show_json(result)
+    else:
+        output.print_table(conversion_text(result))

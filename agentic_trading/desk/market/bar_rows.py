@@ -42,6 +42,7 @@ WITHOUT_HEADER: Final = {len(layout): layout for layout in (REQUIRED, TRADED, tu
 """The columns of a file without a header, by their count: our own, those of Kraken and those of Binance."""
 
 LONGEST_LINE_BYTES: Final = 65_536
+LONGEST_SYMBOL: Final = 64
 MOST_NAMES: Final = 256
 """Maximum number of column names of a source that are remembered. Every JSON line may have other names."""
 
@@ -133,8 +134,36 @@ class BarRows:
         Other cells are not checked. A daily bar has the time of its text, not of its date.
         """
         texts = self._texts(line, raw)
-        if texts is None or self._is_other(texts):
+        return None if texts is None or self._is_other(texts) else self._time(line, texts)
+
+    def symbol_and_time(self, line: int, raw: bytes) -> tuple[str, datetime] | None:
+        """Return the symbol and the open time of a row, and None for a header, a comment or a blank line.
+
+        Rows of other symbols are not skipped, and other cells are not checked. Without a column of symbols,
+        the symbol is that of the source.
+        """
+        texts = self._texts(line, raw)
+        if texts is None:
             return None
+        symbol = self.symbol
+        if self.has_symbols:
+            place = self._fields.index("symbol")
+            symbol = texts[place]
+            if not isinstance(symbol, str) or not 0 < len(symbol) <= LONGEST_SYMBOL:
+                raise self._error(line, self._names[place], symbol, "the symbol of the row")
+        return symbol, self._time(line, texts)
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the columns are known: from a header, from the first row, or from a JSON object."""
+        return bool(self._names)
+
+    @property
+    def has_symbols(self) -> bool:
+        """Whether a column has the symbol of each row."""
+        return "symbol" in self._fields
+
+    def _time(self, line: int, texts: Sequence[Any]) -> datetime:
         place, text = self._time_text(texts)
         time = parse_time(text) if isinstance(text, str) else None
         if time is None:

@@ -128,7 +128,9 @@ async def _found_length(path: Path, data: DataSource, columns: Mapping[str, str]
         )
     found = BarLength(head.times)
     if found.is_newest_first:
-        allowed = "rows in order of time, oldest first"
+        allowed = (
+            f"rows in order of time. Write such a file: agentic-trading data convert {data.name} --out FILE"
+        )
         raise OptionError("--data", f"{data.name}, whose rows are newest first", allowed)
     timeframe = found.timeframe
     if timeframe is None and found.has_steps:
@@ -393,10 +395,10 @@ def _source(name: str) -> BarSource:
     if bare == STDIN:
         return BarSource(DataSource(name=name, symbol=symbol or _STDIN_SYMBOL), None)
     path = Path(bare)
-    if not _is_file(path):
+    if not is_file(path):
         allowed = f"one of {', '.join(sorted({*SAMPLES, *PANELS}))}, a CSV file, or -. {_RULE}"
         raise OptionError("--data", name, allowed)
-    symbol = symbol or _symbol_of_file(path)
+    symbol = symbol or symbol_of_file(path)
     if not _SYMBOL.fullmatch(symbol):
         raise OptionError(
             "--data", f"{name}, whose name does not begin with a symbol", f"SYMBOL={name}. {_RULE}"
@@ -404,14 +406,16 @@ def _source(name: str) -> BarSource:
     return BarSource(DataSource(name=name, symbol=symbol), None)
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
+    """Return whether a file has this name. Looks for it, so call it off the event loop."""
     try:
         return path.is_file()
     except OSError:  # a name that no file can have, or a folder that may not be read
         return False
 
 
-def _symbol_of_file(path: Path) -> str:
+def symbol_of_file(path: Path) -> str:
+    """Return the symbol in the name of a file: up to the first `-`, `_` or `.`, in upper case."""
     stem = path.name
     for mark in "-_.":
         stem = stem.partition(mark)[0]

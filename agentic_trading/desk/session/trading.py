@@ -1,7 +1,7 @@
 """The parts of a trading session: venue, agents, feeds, clock, and the source of answers."""
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
@@ -180,6 +180,11 @@ def file_feed(
 ) -> BarFeed:
     """Return a feed of the bars of a symbol in a file. With a `clock`, only closed bars are yielded."""
     return CsvFeed(path, symbol=symbol, timeframe=timeframe, clock=clock, columns=columns, skips_others=True)
+
+
+def file_blocks(path: Path) -> AsyncGenerator[list[bytes]]:
+    """Yield the lines of a file, block by block. Raises the errors of `CsvFeed.blocks`."""
+    return CsvFeed(path, symbol="", timeframe=BASE).blocks()
 
 
 async def head_of(path: Path, *, symbol: str, most: int, columns: Mapping[str, str]) -> FileHead:
