@@ -204,10 +204,12 @@ DOORS = {
         "Question",
         "Rejection",
         "RiskLimits",
+        "RunReport",
         "Timeframe",
         "UnclosedBar",
         "check_agent",
         "known",
+        "run_backtest",
     ],
     "agentic_trading.desk.planning": [
         "STRATEGY_PARAMS",

@@ -35,10 +35,12 @@ __all__ = [
     "Question",
     "Rejection",
     "RiskLimits",
+    "RunReport",
     "Timeframe",
     "UnclosedBar",
     "check_agent",
     "known",
+    "run_backtest",
 ]
 
 NAMES_OF = {
@@ -64,6 +66,8 @@ NAMES_OF = {
     "desk.market.errors": ("BarFormatError", "BarSequenceError", "MarketError"),
     "desk.market.feed": ("BarFeed", "Continuity", "Duplicate", "Gap", "UnclosedBar"),
     "desk.session.agent_check": ("AgentCheck", "check_agent"),
+    "desk.session.backtest": ("run_backtest",),
+    "desk.session.report": ("RunReport",),
     "trading_limits": ("Economics",),
 }
 """The public names by module."""

@@ -30,6 +30,8 @@ from agentic_trading.desk.market.feed import Gap as Gap
 from agentic_trading.desk.market.feed import UnclosedBar as UnclosedBar
 from agentic_trading.desk.session.agent_check import AgentCheck as AgentCheck
 from agentic_trading.desk.session.agent_check import check_agent as check_agent
+from agentic_trading.desk.session.backtest import run_backtest as run_backtest
+from agentic_trading.desk.session.report import RunReport as RunReport
 from agentic_trading.trading_limits import Economics as Economics
 
 __all__ = [
@@ -62,8 +64,10 @@ __all__ = [
     "Question",
     "Rejection",
     "RiskLimits",
+    "RunReport",
     "Timeframe",
     "UnclosedBar",
     "check_agent",
     "known",
+    "run_backtest",
 ]

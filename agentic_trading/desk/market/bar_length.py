@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
@@ -16,6 +17,14 @@ CLOCK_CHANGE: Final = timedelta(hours=1)
 
 _DAY: Final = LENGTHS[Timeframe.D1]
 _LONGEST_LISTED: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FileHead:
+    """The open times of the first bars of a file, and the symbols of rows that were skipped."""
+
+    times: tuple[datetime, ...]
+    others: tuple[str, ...]
 
 
 class BarLength:

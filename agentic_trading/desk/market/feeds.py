@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Final, TypeVar
 from agentic_trading.clock import Clock
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.bar_files import PACKED, open_packed, readable
+from agentic_trading.desk.market.bar_length import FileHead
 from agentic_trading.desk.market.bar_rows import LONGEST_LINE_BYTES, NO_COLUMNS, BarRows, line_text
 from agentic_trading.desk.market.calendar import Calendar
 from agentic_trading.desk.market.errors import BarFormatError
@@ -192,14 +192,6 @@ class CsvFeed:
             return read()
 
 
-@dataclass(frozen=True, slots=True)
-class FileHead:
-    """The open times of the first bars of a file, and the symbols of rows that were skipped."""
-
-    times: tuple[datetime, ...]
-    others: tuple[str, ...]
-
-
 _LEAST_TIMES: Final = 2
 """The bars without which a file has no length."""
 
@@ -217,11 +209,23 @@ async def read_head(
 
     """
     feed = CsvFeed(path, symbol=symbol, timeframe=Timeframe.S1)
-    rows = BarRows(path.name, symbol, Timeframe.S1, columns, skips_others=True)
+    return await head_in(feed.blocks(), path.name, symbol=symbol, most=most, columns=columns)
+
+
+async def head_in(
+    lines: AsyncGenerator[list[bytes]],
+    source: str,
+    *,
+    symbol: str,
+    most: int,
+    columns: Mapping[str, str] = NO_COLUMNS,
+) -> FileHead:
+    """Return the same of lines that are read block by block. `source` is their name in errors."""
+    rows = BarRows(source, symbol, Timeframe.S1, columns, skips_others=True)
     times: list[datetime] = []
     line = 0
     try:
-        async with aclosing(feed.blocks()) as blocks:
+        async with aclosing(lines) as blocks:
             async for block in blocks:
                 for raw in block:
                     line += 1
@@ -234,6 +238,36 @@ async def read_head(
         if len(times) < _LEAST_TIMES:
             raise
     return FileHead(tuple(times), tuple(rows.others))
+
+
+class TextFeed:
+    """A feed of the bars in lines of text, in the format of `BarRows`. Rows of other symbols are skipped."""
+
+    def __init__(
+        self,
+        lines: Sequence[bytes],
+        *,
+        symbol: str,
+        timeframe: Timeframe,
+        name: str,
+        columns: Mapping[str, str] = NO_COLUMNS,
+    ) -> None:
+        self.symbol = symbol
+        self.timeframe = timeframe
+        self._lines = lines
+        self._name = name
+        self._columns = columns
+
+    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+        """Yield the bars, with notes between them. Never waits."""
+        rows = _Rows(self._name, self.symbol, self.timeframe, columns=self._columns, skips_others=True)
+        for line, raw in enumerate(self._lines, 1):
+            for item in await rows.items(line, raw):
+                yield item
+
+    async def blocks(self) -> AsyncGenerator[list[bytes]]:
+        """Yield all lines at once."""
+        yield list(self._lines)
 
 
 class MemoryFeed:

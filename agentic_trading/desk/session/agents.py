@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -93,7 +94,11 @@ class OwnAgent:
         return self.path, canonical_bytes(self.config or {}).decode()
 
 
-def load_agent(path: str, config: Path | None = None) -> OwnAgent:
+GivenConfig = Path | Mapping[str, Any] | None
+"""The configuration of an agent: a TOML file, or its values."""
+
+
+def load_agent(path: str, config: GivenConfig = None) -> OwnAgent:
     """Import the class of an agent. The working directory is searched too. Runs the code of its module.
 
     Raises:
@@ -113,14 +118,24 @@ def load_agent(path: str, config: Path | None = None) -> OwnAgent:
     if not (isinstance(found, type) and issubclass(found, Agent)):
         was = "missing in its module" if found is None else "not a subclass of Agent"
         raise OptionError("--agent", f"{path!r}, which is {was}", _ALLOWED)
+    return own_agent(path, found, config, module)
+
+
+def own_agent(path: str, agent_class: type[Agent], config: GivenConfig, module: ModuleType) -> OwnAgent:
+    """Return the agent of a class in an imported module. `path` is the import path for a replay.
+
+    Raises:
+        OptionError: If the class refuses the configuration.
+
+    """
     file = getattr(module, "__file__", None)
     source = Path(file).read_bytes() if file else b""
-    own = OwnAgent(path, found, _config_in(config), sha256(source).hexdigest() if source else "")
+    own = OwnAgent(path, agent_class, _config_in(config), sha256(source).hexdigest() if source else "")
     own.create()
     return own
 
 
-def named_agent(path: str, config: Path | None, data: tuple[str, ...]) -> OwnAgent | None:
+def named_agent(path: str, config: GivenConfig, data: tuple[str, ...]) -> OwnAgent | None:
     """Return the agent of `--agent`, or None for the shipped agent of the data.
 
     Raises:
@@ -176,12 +191,13 @@ def source_changes(own: OwnAgent | None, manifest: RunManifest) -> tuple[str, ..
     return (f"the source of {own.path} is not that of {run}. Decisions may differ",)
 
 
-def _config_in(path: Path | None) -> Mapping[str, Any] | None:
-    if path is None:
+def _config_in(given: GivenConfig) -> Mapping[str, Any] | None:
+    if given is None:
         return None
     try:
+        config = read_toml(given) if isinstance(given, Path) else given
         # A date is refused, because a manifest would give it back as text.
-        return dict(AgentOnRecord(path="", config=read_toml(path), source_sha256="").config)
+        return dict(AgentOnRecord(path="", config=config, source_sha256="").config)
     except (OSError, UnreadableFileError, NoTomlError, ValidationError) as e:
         allowed = "a TOML file of texts, numbers, truth values, lists and tables"
-        raise OptionError("--agent-config", f"{path} ({e})", allowed) from e
+        raise OptionError("--agent-config", f"{given} ({e})", allowed) from e

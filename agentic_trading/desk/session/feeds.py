@@ -11,7 +11,7 @@ from pathlib import Path
 from agentic_trading.clock import Clock
 from agentic_trading.desk.market import feed as bar_feed
 from agentic_trading.desk.market.bar import EPOCH, Bar, Timeframe
-from agentic_trading.desk.market.bar_length import HEAD_ROWS, BarLength, length_text
+from agentic_trading.desk.market.bar_length import HEAD_ROWS, BarLength, FileHead, length_text
 from agentic_trading.desk.market.bar_rows import NO_COLUMNS
 from agentic_trading.desk.market.calendar import Calendar, OpenTimes
 from agentic_trading.desk.market.samples import (
@@ -34,10 +34,14 @@ _SYMBOL = re.compile(r"\w[\w.]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class BarSource:
-    """One source in `--data`. `rows` is the number of bars of a sample, and None for other sources."""
+    """One source in `--data`, or a data frame.
+
+    `rows` is the number of bars of a sample, and None for other sources. `lines` are those of a data frame.
+    """
 
     data: DataSource
     rows: int | None
+    lines: Sequence[bytes] | None = None
 
 
 def sources(names: Sequence[str]) -> list[BarSource]:
@@ -113,24 +117,38 @@ async def open_feed(
     if bare == STDIN:
         length = timeframe or Timeframe(data.timeframe)
         return trading.stdin_feed(symbol=data.symbol, timeframe=length, clock=clock, columns=columns)
-    length = timeframe or await _found_length(Path(bare), data, columns)
-    return trading.file_feed(Path(bare), symbol=data.symbol, timeframe=length, clock=clock, columns=columns)
+    path = Path(bare)
+    if timeframe is None:
+        head = await trading.head_of(path, symbol=data.symbol, most=HEAD_ROWS, columns=columns)
+        ordered = f"Write such a file: agentic-trading data convert {data.name} --out FILE"
+        timeframe = _found_length(head, data, ordered)
+    return trading.file_feed(path, symbol=data.symbol, timeframe=timeframe, clock=clock, columns=columns)
 
 
-async def _found_length(path: Path, data: DataSource, columns: Mapping[str, str]) -> Timeframe:
-    """Return the length of the bars of a file, or `trading.BASE` for a single bar."""
-    head = await trading.head_of(path, symbol=data.symbol, most=HEAD_ROWS, columns=columns)
+async def _frame_feed(
+    data: DataSource, lines: Sequence[bytes], timeframe: Timeframe | None
+) -> bar_feed.BarFeed:
+    """Return the feed of a data frame from its lines. Its name in errors is that of the source."""
+    if timeframe is None:
+        head = await trading.text_head(lines, data.name, symbol=data.symbol, most=HEAD_ROWS)
+        timeframe = _found_length(head, data, "Sort the frame by its time")
+    return trading.text_feed(lines, data.name, symbol=data.symbol, timeframe=timeframe)
+
+
+def _found_length(head: FileHead, data: DataSource, ordered: str) -> Timeframe:
+    """Return the length of the bars of a file, or `trading.BASE` for a single bar.
+
+    `ordered` is the remedy for rows that are newest first.
+    """
     if head.others and not head.times:
         listed = ", ".join(head.others[:_SYMBOLS_LISTED])
-        allowed = f"one of its symbols, such as {head.others[0]}={path}"
+        allowed = f"one of its symbols, such as {head.others[0]}={without_symbol(data.name)}"
         raise OptionError(
             "--data", f"{data.name}, with rows of {listed} and no row of {data.symbol}", allowed
         )
     found = BarLength(head.times)
     if found.is_newest_first:
-        allowed = (
-            f"rows in order of time. Write such a file: agentic-trading data convert {data.name} --out FILE"
-        )
+        allowed = f"rows in order of time. {ordered}"
         raise OptionError("--data", f"{data.name}, whose rows are newest first", allowed)
     timeframe = found.timeframe
     if timeframe is None and found.has_steps:
@@ -259,7 +277,10 @@ async def open_feeds(
     for source in named:
         bare = without_symbol(source.data.name)
         stated = Timeframe(timeframe) if timeframe else None
-        opened = await open_feed(source.data, clock, timeframe=stated, columns=columns)
+        if source.lines is None:
+            opened = await open_feed(source.data, clock, timeframe=stated, columns=columns)
+        else:
+            opened = await _frame_feed(source.data, source.lines, stated)
         if stated not in {None, opened.timeframe}:
             raise OptionError("--timeframe", timeframe, f"{opened.timeframe}, the length of bars of {bare}")
         # A stream is checked during the run, because it cannot be read to its end first.
@@ -404,6 +425,11 @@ def _source(name: str) -> BarSource:
             "--data", f"{name}, whose name does not begin with a symbol", f"SYMBOL={name}. {_RULE}"
         )
     return BarSource(DataSource(name=name, symbol=symbol), None)
+
+
+def is_symbol(text: object) -> bool:
+    """Return whether `text` can be the symbol of a source."""
+    return isinstance(text, str) and _SYMBOL.fullmatch(text) is not None
 
 
 def is_file(path: Path) -> bool:

@@ -414,7 +414,9 @@ class ReplayMissError(TradingError):
         )
 
 
-async def run_session(options: RunOptions, *, on_progress: OnProgress) -> RunReport:
+async def run_session(
+    options: RunOptions, *, on_progress: OnProgress, frames: Sequence[session_feeds.BarSource] = ()
+) -> RunReport:
     """Run a session, write it to `options.out`, and return its report.
 
     SIGINT and SIGTERM end the session after the current time slice. Before the first time slice, they cancel
@@ -423,6 +425,7 @@ async def run_session(options: RunOptions, *, on_progress: OnProgress) -> RunRep
     Args:
         options: The options of the run.
         on_progress: Called after each time slice.
+        frames: The data frames, which are traded instead of `options.data`.
 
     Raises:
         OptionError: If options are wrong or do not fit together, or a source has no bar or bars of another
@@ -434,13 +437,18 @@ async def run_session(options: RunOptions, *, on_progress: OnProgress) -> RunRep
 
     """
     with stop_on_signals() as signals:
-        return await _run(options, signals, on_progress)
+        return await _run(options, signals, on_progress, frames)
 
 
-async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgress) -> RunReport:
+async def _run(
+    options: RunOptions,
+    signals: StopSignals,
+    on_progress: OnProgress,
+    frames: Sequence[session_feeds.BarSource],
+) -> RunReport:
     clock = SystemClock()
     started = clock.monotonic()
-    named = await asyncio.to_thread(session_feeds.sources, options.data)
+    named = list(frames) or await asyncio.to_thread(session_feeds.sources, options.data)
     tables = await loaded_tables(options)
     feeds = await session_feeds.open_feeds(
         named, options.timeframe, trading.wall_clock(options.mode), options.columns

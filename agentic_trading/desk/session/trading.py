@@ -29,9 +29,17 @@ from agentic_trading.desk.execution.shortfall import Baselines
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.instrument import USDT, Instruments
 from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.bar_length import FileHead
 from agentic_trading.desk.market.bar_rows import NO_COLUMNS
 from agentic_trading.desk.market.feed import BarFeed, BarGrid
-from agentic_trading.desk.market.feeds import CsvFeed, FileHead, MemoryFeed, StdinFeed, read_head
+from agentic_trading.desk.market.feeds import (
+    CsvFeed,
+    MemoryFeed,
+    StdinFeed,
+    TextFeed,
+    head_in,
+    read_head,
+)
 from agentic_trading.desk.market.samples import PANELS, load_sample
 from agentic_trading.desk.planning.rules import strategy_params_rule
 from agentic_trading.desk.planning.schema import STRATEGY_PARAMS, check_strategy_params
@@ -190,6 +198,17 @@ def file_blocks(path: Path) -> AsyncGenerator[list[bytes]]:
 async def head_of(path: Path, *, symbol: str, most: int, columns: Mapping[str, str]) -> FileHead:
     """Return the open times of the first bars of a symbol in a file. Raises the errors of `read_head`."""
     return await read_head(path, symbol=symbol, most=most, columns=columns)
+
+
+async def text_head(lines: Sequence[bytes], name: str, *, symbol: str, most: int) -> FileHead:
+    """Return the open times of the first bars of a symbol in lines of text."""
+    feed = text_feed(lines, name, symbol=symbol, timeframe=BASE)
+    return await head_in(feed.blocks(), name, symbol=symbol, most=most)
+
+
+def text_feed(lines: Sequence[bytes], name: str, *, symbol: str, timeframe: Timeframe) -> TextFeed:
+    """Return a feed of the bars of a symbol in lines of text."""
+    return TextFeed(lines, symbol=symbol, timeframe=timeframe, name=name)
 
 
 def kept_feed(path: Path, *, symbol: str, grid: BarGrid, most_bars: int | None = None) -> BarFeed:
