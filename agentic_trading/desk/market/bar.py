@@ -186,7 +186,10 @@ class Bar(BaseModel, frozen=True):
         # Markets open at the half or the quarter of an hour, so that their longer bars do too.
         grid = self.timeframe if self.timeframe in _WHOLE_GRIDS else Timeframe.M15
         if grid.start_of(self.open_time) != self.open_time:
-            raise BarError("open_time", self.open_time.isoformat(), f"a multiple of {grid}")
+            # Without an offset here, the date of a daily bar is not known.
+            is_daily = self.timeframe is Timeframe.D1
+            allowed = "00:00 in UTC of the date of a daily bar" if is_daily else f"a multiple of {grid}"
+            raise BarError("open_time", self.open_time.isoformat(), allowed)
 
     def _check_prices(self) -> None:
         if self.low < SMALLEST_PRICE:
