@@ -13,6 +13,7 @@ from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform.config import PlatformConfig, TenantConfig
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.port_adapters import PortStack
+from agentic_trading.platform.recorded_gateway import replayed_gateway
 from agentic_trading.worker.call_context import Checks
 
 
@@ -38,6 +39,9 @@ async def local_gateway(
     Use `async with local_gateway(provider, budget_usd=Decimal("0.50")) as gateway:`, or `sync()` in scripts.
     Leaving the block, also after an error, finishes the calls in flight, keeps all records, and closes the
     providers.
+
+    In a program of `replay run FOLDER -- COMMAND`, it gets the recorded answers of `FOLDER`. The providers are
+    not called, and `folder` is not used.
 
     Args:
         provider: One provider for all names, charged by the prices of the name in each envelope. With a
@@ -65,6 +69,11 @@ async def local_gateway(
         opened.keep(providers)
         if folder is not None and store is not None:
             raise ValueError("both folder and store are given. Give one of them, because each is the log")
+        if (replayed := await replayed_gateway()) is not None:
+            if store is not None:
+                raise ValueError("store is given, which `replay run` cannot replay. Give folder instead")
+            recording, folder = replayed
+            providers = Providers.every(recording)
         config = PlatformConfig(
             folder=None if folder is None else Path(folder),
             tenants={tenant: TenantConfig(budget_usd=budget_usd)},

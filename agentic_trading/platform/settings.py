@@ -24,6 +24,8 @@ from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.structured.feedback import near_miss
 
 PREFIX = "AGENTIC_"
+REPLAY_FROM: Final = "AGENTIC_REPLAY_FROM"
+REPLAY_LOGS: Final = "AGENTIC_REPLAY_LOGS"
 WEIGHTS_FOLDER: Final = Path("~/.cache/agentic-trading/models")
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -55,6 +57,8 @@ class Settings(
         runs: The folder for sessions that are started without a folder.
         log_level: The lowest level of the program's log.
         log_format: The format of the program's log.
+        replay_from: The record whose answers `local_gateway` gets. `replay run` sets it for its program.
+        replay_logs: The folder of the logs of these gateways.
 
     """
 
@@ -63,6 +67,8 @@ class Settings(
     runs: Path = Path("runs")
     log_level: LogLevel = "warning"
     log_format: LogFormat = "human"
+    replay_from: Path | None = None
+    replay_logs: Path | None = None
 
 
 def load_settings() -> Settings:
@@ -85,6 +91,18 @@ def load_settings() -> Settings:
     if unread:
         raise SettingsError(unread)
     return settings
+
+
+def replay_folders() -> tuple[Path, Path] | None:
+    """Return the record and the folder of logs of a replay by `replay run`, or None outside one."""
+    record, logs = os.environ.get(REPLAY_FROM), os.environ.get(REPLAY_LOGS)
+    return (Path(record), Path(logs)) if record and logs else None
+
+
+def replay_environment(record: Path, logs: Path, url: str | None) -> dict[str, str]:
+    """Return the environment of a program on its record, with the server of the SDKs at `url`."""
+    urls = {} if url is None else {"OPENAI_BASE_URL": f"{url}/v1", "ANTHROPIC_BASE_URL": url}
+    return {**os.environ, **urls, REPLAY_FROM: str(record), REPLAY_LOGS: str(logs)}
 
 
 def user_name() -> str:

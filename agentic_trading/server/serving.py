@@ -1,7 +1,7 @@
 """The process of the HTTP server: a platform in this process, its clients by principal, and the replay of a recording."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,7 +166,10 @@ class ServedPlatform:
 
 
 async def serve_api(
-    options: ServeOptions, say: Callable[[str], None], on_signal: Callable[[], None] = lambda: None
+    options: ServeOptions,
+    say: Callable[[str], None],
+    on_signal: Callable[[], None] = lambda: None,
+    during: Callable[[str], Coroutine[None, None, None]] | None = None,
 ) -> Replayed | None:
     """Serve until SIGINT or SIGTERM, then end the calls under way. A second signal ends the process at once.
 
@@ -174,6 +177,7 @@ async def serve_api(
         options: The options.
         say: It is called with each line about the state of the server.
         on_signal: Called on the first signal.
+        during: Called with the URL. The server stops when it returns, and a signal cancels it.
 
     Returns:
         The use of the recording, or None without one.
@@ -223,9 +227,21 @@ async def serve_api(
                 if config.bus.url is not None:
                     say(f"workers on {without_password(config.bus.url)} make the calls")
                 say(f"serving {url} for {len(keys.names)} API keys")
-                await stopping.wait()
+                await _until(stopping, None if during is None else during(url))
                 say("stopping")
     return None if answers is None else answers.use
+
+
+async def _until(stopping: asyncio.Event, work: Coroutine[None, None, None] | None) -> None:
+    """Wait for a signal, or for the end of `work`. Work that a signal interrupts is cancelled."""
+    if work is None:
+        await stopping.wait()
+        return
+    async with asyncio.TaskGroup() as group:
+        working = group.create_task(work)
+        working.add_done_callback(lambda _: stopping.set())
+        await stopping.wait()
+        working.cancel()
 
 
 @asynccontextmanager

@@ -12,7 +12,10 @@ from agentic_trading.cli.options import AsJson
 app = typer.Typer(help="Replay recorded sessions without a network.", no_args_is_help=True)
 
 Session = Annotated[
-    Path, typer.Argument(metavar="SESSION", help="Folder of a session, created by `run --out`.")
+    Path,
+    typer.Argument(
+        metavar="FOLDER", help="Folder of a session of `run`, of a gateway in a program, or of `serve`."
+    ),
 ]
 RunNumber = Annotated[
     int | None,
@@ -29,6 +32,12 @@ Workers = Annotated[
 ]
 
 
+Command = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[-- COMMAND]", help="Your program, which is run on the record of a gateway or of `serve`."
+    ),
+]
 AgentPath = Annotated[
     str,
     typer.Option(
@@ -48,6 +57,7 @@ def replay_group() -> None:
 @app.command("run", short_help="Replay a run and compare the decision logs.")
 def replay_run(
     session: Session,
+    command: Command = None,
     *,
     run: RunNumber = None,
     agent: AgentPath = "",
@@ -61,13 +71,18 @@ def replay_run(
     first difference is printed. A broken or truncated log and changed bars are refused. A run of your own agent
     needs --agent again, because a folder never chooses code.
     """
+    from agentic_trading.audit.logs import logs_at
     from agentic_trading.cli.output import print_table, show_json
+    from agentic_trading.cli.replay_folder import has_run, replay_folder
     from agentic_trading.cli.settings import configured
     from agentic_trading.desk.cli.summary import comparison
     from agentic_trading.desk.session.agents import load_agent
     from agentic_trading.desk.session.replay import replay
     from agentic_trading.operate.lines import printable
 
+    if command or (logs_at(session) and not has_run(session)):
+        replay_folder(session, command or (), allow_incomplete=allow_incomplete, as_json=as_json)
+        return
     configured()
     own = load_agent(agent) if agent else None
     replaying = replay(session, run=run, workers=workers, allow_incomplete=allow_incomplete, agent=own)

@@ -1,0 +1,84 @@
+"""`replay run` on the record of a gateway or of the HTTP server, which no `run` made."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from shlex import quote
+
+import typer
+from rich.text import Text
+
+from agentic_trading.audit.logs import logs_at
+from agentic_trading.cancellation import run_async
+from agentic_trading.cli.exits import ExitCode, say
+from agentic_trading.cli.look_tables import checked_log, log_values
+from agentic_trading.cli.output import facts, print_table, show_json, unbroken
+from agentic_trading.cli.settings import configured
+from agentic_trading.operate.lines import printable
+from agentic_trading.operate.log_check import LogCheck, audit_log
+from agentic_trading.operate.session_folder import SessionFolder
+from agentic_trading.platform.errors import OptionError
+from agentic_trading.server.replay_command import CommandReplay, replay_command
+
+
+def has_run(folder: Path) -> bool:
+    """Return whether `run` made the folder, so that its decision logs are compared."""
+    return SessionFolder(folder).manifest(1).exists()
+
+
+def replay_folder(record: Path, words: Sequence[str], *, allow_incomplete: bool, as_json: bool) -> None:
+    """Check a record, and run a program on it. Print the result, and exit with 1 if it is different.
+
+    Without a program, the record is only checked.
+    """
+    configured()
+    if words and has_run(record):
+        was = f"given with {record}, a session of `run`"
+        raise OptionError("COMMAND", was, "the record of a gateway or of `serve`, or no COMMAND")
+    checks = run_async(_checked(record))
+    if not words:
+        _show_checks(record, checks, as_json=as_json)
+        return
+    for finding in (finding for check in checks for finding in check.findings):
+        if not allow_incomplete:
+            raise finding.error(". With `--allow-incomplete`, the intact lines are replayed")
+        say(f"Warning: {finding}", err=True)
+    report = run_async(replay_command(record.resolve(), words, stdout_is_ours=as_json))
+    if as_json:
+        show_json(report)
+    else:
+        _print(report)
+    if not report.identical:
+        raise typer.Exit(ExitCode.FOUND_WRONG)
+
+
+def _show_checks(record: Path, checks: Sequence[LogCheck], *, as_json: bool) -> None:
+    for check in checks:
+        if as_json:
+            show_json(log_values(check))
+        else:
+            print_table(checked_log(check))
+    command = f"agentic-trading replay run {quote(str(record))} -- COMMAND"
+    say(f"No call was repeated. To run your program on this record: {command}", err=True)
+    if any(check.findings for check in checks):
+        raise typer.Exit(ExitCode.FOUND_WRONG)
+
+
+async def _checked(record: Path) -> list[LogCheck]:
+    return [await audit_log(log) for log in await asyncio.to_thread(logs_at, record) or [record]]
+
+
+def _print(report: CommandReplay) -> None:
+    verdict = Text("identical", "bold green") if report.identical else Text("different", "bold red")
+    record, replay = f"sha256:{report.recorded_digest}", f"sha256:{report.digest}"
+    print_table(verdict, unbroken("record", record), unbroken("replay", replay), facts(_rows(report)))
+
+
+def _rows(report: CommandReplay) -> Iterator[tuple[str, str]]:
+    made = (
+        f"{report.matched:,} matched · {report.different:,} with another result · {report.misses:,} missing"
+    )
+    yield "attempts", f"{report.recorded:,} recorded · {made} · {report.unused:,} unused"
+    yield "exit code", str(report.exit_code)
+    for message in report.missed:
+        yield "difference", printable(message)
