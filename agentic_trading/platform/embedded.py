@@ -71,7 +71,7 @@ async def local_gateway(
             raise ValueError("both folder and store are given. Give one of them, because each is the log")
         if (replayed := await replayed_gateway()) is not None:
             if store is not None:
-                raise ValueError("store is given, which `replay run` cannot replay. Give folder instead")
+                raise ValueError("`replay run` cannot replay a store. Give folder instead")
             recording, folder = replayed
             providers = Providers.every(recording)
         config = PlatformConfig(

@@ -126,7 +126,7 @@ async def _run(words: Sequence[str], environment: Mapping[str, str], *, is_quiet
         )
     except OSError as e:
         allowed = "a program and its arguments, such as `python my_agent.py`"
-        raise OptionError("COMMAND", f"{words[0]!r}, which cannot be run ({e.strerror})", allowed) from e
+        raise OptionError("COMMAND", f"{words[0]!r} ({e.strerror})", allowed) from e
     try:
         return await process.wait()
     finally:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from agentic_trading.audit.logs import logs_at
 from agentic_trading.cancellation import on_first_signal
 from agentic_trading.client.gateway import StructuredGateway
 from agentic_trading.clock import SystemClock
@@ -16,13 +15,11 @@ from agentic_trading.governance.policy import Policy
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureReason
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import Providers
 from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.store import Records
 from agentic_trading.llm.taps import Tap
-from agentic_trading.platform import port_adapters
 from agentic_trading.platform.check import check_platform
 from agentic_trading.platform.config import BusConfig, LedgerConfig, PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem, OptionError
@@ -35,6 +32,7 @@ from agentic_trading.platform.metrics import (
     platform_samples,
 )
 from agentic_trading.platform.platform import Platform, Ports
+from agentic_trading.platform.recorded_gateway import recorded_attempts_in
 from agentic_trading.platform.settings import load_config, load_settings, secret_variable
 from agentic_trading.platform.signing_keys import signing_keys_of
 from agentic_trading.platform.status_pages import is_loopback
@@ -326,12 +324,7 @@ def _keys(options: ServeOptions, config: PlatformConfig) -> ApiKeys:
 async def _recording(options: ServeOptions, path: Path, config: PlatformConfig) -> ServedRecording:
     """Return the answers of the logs at `path`. Raises `OptionError` without a log, or if a pattern is wrong."""
     answers = ServedRecording(VolatileTexts(options.volatile), config.redaction)
-    logs = await asyncio.to_thread(logs_at, path)
-    if not logs:
-        raise OptionError("--from", f"{path}, where there is no log", "a log, or the folder of a log")
-    for log in logs:
-        async with aclosing(port_adapters.records_of(log)) as records, aclosing(records.scan()) as entries:
-            async for entry in entries:
-                if isinstance(entry.record, LLMInteraction):
-                    answers.add(entry.record)
+    async with aclosing(recorded_attempts_in(path, option="--from")) as attempts:
+        async for attempt in attempts:
+            answers.add(attempt)
     return answers

@@ -186,7 +186,7 @@ def test_wrong_words_are_refused_with_the_allowed_ones(tmp_path: Path) -> None:
     (tmp_path / "session" / "run.json").write_text("{}")
 
     for words, message in [
-        (["log", "--", "./no-such-program"], "COMMAND is './no-such-program', which cannot be run"),
+        (["log", "--", "./no-such-program"], "COMMAND is './no-such-program' (No such file or directory)"),
         (["nowhere", "--", "python"], "where no log is"),
         (["session", "--", "python"], "COMMAND is given with session, a session of `run`"),
     ]:
@@ -205,3 +205,32 @@ def test_a_program_that_fails_is_different(tmp_path: Path) -> None:
     report = json.loads(found.stdout)
     assert (found.returncode, report["exit_code"], report["identical"]) == (ExitCode.FOUND_WRONG, 3, False)
     assert report["digest"] == report["recorded_digest"]
+
+
+def test_another_check_of_the_same_answer_is_another_result(tmp_path: Path) -> None:
+    program = GATEWAY_AGENT.replace(
+        "folder=folder", 'folder=folder, checks={"side.v1": lambda *_: [at.Violation(path="$", keyword="bold", message=WORDS)] if WORDS else []}'
+    ).replace(
+        ".with_provider", '.with_output_schema({"$id": "side.v1", "type": "object"}).with_provider'
+    ).replace("folder, *asked", "WORDS, folder, *asked")  # fmt: skip
+    (tmp_path / "agent.py").write_text(program)
+    first = python(tmp_path, "agent.py", "", "log", "a")
+    assert first.returncode == 0, first.stderr
+
+    found = replayed(tmp_path, "log", "--json", "--", sys.executable, "agent.py", "too bold", "log", "a")
+
+    report = json.loads(found.stdout)
+    assert (found.returncode, report["recorded"], report["different"]) == (ExitCode.FOUND_WRONG, 1, 1), report
+    assert "another result than recorded: agent 'analyst'" in report["missed"][-1]
+
+
+def test_a_store_is_refused_in_a_replay(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(GATEWAY_AGENT)
+    assert python(tmp_path, "agent.py", "log", "a").returncode == 0
+    with_store = GATEWAY_AGENT.replace("folder=folder", "store=at.MemoryInteractionStore()")
+    (tmp_path / "agent.py").write_text(with_store)
+
+    found = replayed(tmp_path, "log", "--", sys.executable, "agent.py", "log", "a")
+
+    assert found.returncode == ExitCode.FOUND_WRONG
+    assert "`replay run` cannot replay a store. Give folder instead" in found.stderr

@@ -35,7 +35,7 @@ Workers = Annotated[
 Command = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[-- COMMAND]", help="Your program, which is run on the record of a gateway or of `serve`."
+        metavar="[-- COMMAND]", help="Your program, to run on the record of a gateway or of `serve`."
     ),
 ]
 AgentPath = Annotated[
