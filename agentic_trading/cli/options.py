@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any
@@ -226,6 +226,17 @@ def moment_in(option: str, text: str) -> datetime:
         return parse_moment(text, SystemClock().now())
     except ValueError as e:
         raise OptionError(option, repr(text), MOMENTS) from e
+
+
+def duration_in(option: str, text: str) -> timedelta:
+    """Return the duration in an option. Raises `OptionError` if it is not one of `DURATIONS`."""
+    from agentic_trading.clock import DURATIONS, parse_duration
+    from agentic_trading.platform.errors import OptionError
+
+    try:
+        return parse_duration(text)
+    except ValueError as e:
+        raise OptionError(option, f"{text!r:.100}", DURATIONS) from e
 
 
 def loaded_with_bus(config: Path | None, bus: str | None) -> Any:

@@ -201,6 +201,14 @@ Out = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue the last run in --out after its last closed bar.")
 ]
+Grace = Annotated[
+    str,
+    typer.Option(
+        "--grace",
+        metavar="DURATION",
+        help="In mode paper, wait this long after a close for the bars of other symbols on standard input.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, without a progress bar.")]
 
 AgentPath = Annotated[
@@ -265,6 +273,7 @@ def run_command(
     rounds: PlanRounds = None,
     out: Out = None,
     resume: Resume = False,
+    grace: Grace = "30s",
     answers_from: cli_options.AnswersFrom = None,
     ledger: LedgerUrl = None,
     bus: cli_options.RunBus = None,
@@ -295,6 +304,7 @@ def run_command(
     session |= _traded(names := names_in(data), columns, agent, agent_config, bars)
     session |= {"record": record or base_url is not None, "answers_from": tuple(answers_from or ())}
     session |= {"provider": provider or (CONFIGURED if loaded.models else "rules")}
+    session |= {"grace": cli_options.duration_in("--grace", grace)}
     session |= {"inference_rate": inference_rate, "out": out or runs / folder_for(names)}
     session["calendar"] = calendar
     gate = _gate(min_net_pnl, max_inference_share)

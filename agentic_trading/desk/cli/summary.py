@@ -134,6 +134,8 @@ def _notes(fed: DataReport) -> Iterator[tuple[str, str]]:
         yield "", f"repeated bars: {fed.duplicates}, left out"
     if fed.unclosed:
         yield "", f"unclosed bars: {pluralize(fed.unclosed, 'row')}, left out"
+    if fed.late:
+        yield "", f"late bars: {fed.late}, left out"
     if fed.unread:
         yield "", f"columns not read: {', '.join(output.capped(fed.unread))}"
 

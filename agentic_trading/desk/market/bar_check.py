@@ -8,8 +8,9 @@ from pydantic import BaseModel
 
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.bar_table import BarTable, SymbolRows, TableRow
+from agentic_trading.desk.market.calendar import Calendar
 from agentic_trading.desk.market.errors import BarError, BarSequenceError
-from agentic_trading.desk.market.feed import Calendar, Continuity, Duplicate, Gap
+from agentic_trading.desk.market.feed import Continuity, Duplicate, Gap
 
 MOST_PLACES: Final = 5
 """Maximum number of places of a finding."""

@@ -88,6 +88,7 @@ class BarRows:
         timeframe: The length of all bars.
         columns: The names of columns by field, for names that are not known.
         skips_others: Whether rows of other symbols are skipped. Their symbols are added to `others`.
+        needs_symbol: Whether the column `symbol` is required, because the source has several symbols.
 
     """
 
@@ -99,6 +100,7 @@ class BarRows:
         columns: Mapping[str, str] = NO_COLUMNS,
         *,
         skips_others: bool = False,
+        needs_symbol: bool = False,
     ) -> None:
         self.symbol = symbol
         self.unknown: list[str] = []
@@ -108,6 +110,7 @@ class BarRows:
         self._cells = DAILY_CELLS if timeframe is Timeframe.D1 else CELLS
         self._columns = {plain_name(name): field for field, name in columns.items()}
         self._skips_others = skips_others
+        self._needs_symbol = needs_symbol
         self._separator = ""
         self._has_header = False
         self._names: tuple[str, ...] = ()
@@ -237,6 +240,9 @@ class BarRows:
                 allowed = f"one column for {field}. Choose it with --columns {field}=NAME"
                 raise self._error(line, name, name, allowed)
             seen.add(field)
+        if self._needs_symbol and "symbol" not in seen:
+            allowed = "a header with a column symbol, because the source has several symbols"
+            raise BarFormatError(self._source, line, "symbol", None, allowed)
         for missing in (field for field in REQUIRED if field not in seen):
             if missing == "open_time" and _DATE in seen:
                 continue
@@ -324,7 +330,12 @@ class BarRows:
         )
 
     def _error(self, line: int, column: str, value: object, allowed: str) -> BarFormatError:
-        return BarFormatError(self._source, line, column, value, allowed)
+        return BarFormatError(self._named, line, column, value, allowed)
+
+    @property
+    def _named(self) -> str:
+        """The source, with the symbol if it has several."""
+        return f"{self._source}, symbol {self.symbol}" if self._needs_symbol else self._source
 
 
 def _is_header(cells: Sequence[str]) -> bool:

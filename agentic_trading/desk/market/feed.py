@@ -64,7 +64,16 @@ class UnclosedBar(BaseModel, frozen=True):
     open_time: datetime
 
 
-Note = Gap | Duplicate | UnreadColumns | UnclosedBar
+class LateBar(BaseModel, frozen=True):
+    """A bar of a live source that came after the time slice of its close. The bar is left out."""
+
+    kind: Literal["late"] = "late"
+    symbol: str
+    timeframe: Timeframe
+    open_time: datetime
+
+
+Note = Gap | Duplicate | UnreadColumns | UnclosedBar | LateBar
 FeedItem = Bar | Note
 
 

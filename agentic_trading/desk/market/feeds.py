@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
@@ -43,9 +44,13 @@ class _Rows:
         clock: Clock | None = None,
         columns: Mapping[str, str] = NO_COLUMNS,
         skips_others: bool = False,
+        needs_symbol: bool = False,
     ) -> None:
-        self._rows = BarRows(source, symbol, timeframe, columns, skips_others=skips_others)
-        self._continuity = Continuity(source, symbol, timeframe, calendar)
+        self._rows = BarRows(
+            source, symbol, timeframe, columns, skips_others=skips_others, needs_symbol=needs_symbol
+        )
+        named = f"{source}, symbol {symbol}" if needs_symbol else source
+        self._continuity = Continuity(named, symbol, timeframe, calendar)
         self._clock = clock
         self._noted = 0
 
@@ -337,23 +342,101 @@ class StdinFeed:
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
         """Yield the bars, with notes between them, until the sender closes the stream."""
         rows = _Rows(self._name, self.symbol, self.timeframe, clock=self._clock, columns=self._columns)
-        async for line, raw in self._lines():
+        async for line, raw in stream_lines(self._fd, self._name):
             for item in await rows.items(line, raw):
                 yield item
 
-    async def _lines(self) -> AsyncIterator[tuple[int, bytes]]:
-        line, rest = 0, b""
-        while chunk := await read_when_ready(self._fd):
-            *ended, rest = (rest + chunk).split(b"\n")
-            for raw in ended:
-                line += 1
-                yield line, raw
-            # Raises for the line that is too long, because otherwise a stream without line ends would fill
-            # the memory.
-            if len(rest) > LONGEST_LINE_BYTES:
-                line_text(self._name, line + 1, rest)
-        if rest:
-            yield line + 1, rest
+
+async def stream_lines(fd: int, name: str) -> AsyncGenerator[tuple[int, bytes]]:
+    """Yield the lines of a stream with their numbers, from 1. Raises `BarFormatError` for a line that is too long."""
+    line, rest = 0, b""
+    while chunk := await read_when_ready(fd):
+        *ended, rest = (rest + chunk).split(b"\n")
+        for raw in ended:
+            line += 1
+            yield line, raw
+        # Raises for the line that is too long, because otherwise a stream without line ends would fill
+        # the memory.
+        if len(rest) > LONGEST_LINE_BYTES:
+            line_text(name, line + 1, rest)
+    if rest:
+        yield line + 1, rest
+
+
+class SharedStream:
+    """A stream with the bars of several symbols, one bar per line, in the format of `BarRows`.
+
+    Its rows need the column `symbol`. Rows of symbols without a feed are skipped. Create all feeds before you
+    iterate one of them. A line is read when a feed needs its next bar, and kept until all feeds have read it.
+
+    Args:
+        fd: The file descriptor, as in `StdinFeed`.
+        name: The name of the stream in errors.
+
+    """
+
+    def __init__(self, fd: int, *, name: str = "stdin") -> None:
+        self._name = name
+        self._lines = stream_lines(fd, name)
+        self._unread: list[deque[tuple[int, bytes]]] = []
+        self._reading = asyncio.Lock()
+        self._has_ended = False
+
+    def feed(
+        self,
+        *,
+        symbol: str,
+        timeframe: Timeframe,
+        clock: Clock | None = None,
+        columns: Mapping[str, str] = NO_COLUMNS,
+    ) -> "SharedStreamFeed":
+        """Return the feed of one symbol. The arguments are those of `StdinFeed`."""
+        unread: deque[tuple[int, bytes]] = deque()
+        self._unread.append(unread)
+        rows = _Rows(
+            self._name, symbol, timeframe, clock=clock, columns=columns, skips_others=True, needs_symbol=True
+        )
+        return SharedStreamFeed(symbol, timeframe, rows, self._lines_of(unread))
+
+    async def _lines_of(self, unread: deque[tuple[int, bytes]]) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield all lines of the stream, for one feed."""
+        while True:
+            while unread:
+                yield unread.popleft()
+            # The lock is free between two lines, so that the feed of a silent symbol does not hold up others.
+            async with self._reading:
+                if unread:
+                    continue
+                if self._has_ended:
+                    return
+                await self._read()
+
+    async def _read(self) -> None:
+        """Read the next line for all feeds."""
+        line = await anext(self._lines, None)
+        if line is None:
+            self._has_ended = True
+            return
+        for unread in self._unread:
+            unread.append(line)
+
+
+class SharedStreamFeed:
+    """The bars of one symbol of a `SharedStream`. An error has the line and the symbol."""
+
+    def __init__(
+        self, symbol: str, timeframe: Timeframe, rows: _Rows, lines: AsyncIterator[tuple[int, bytes]]
+    ) -> None:
+        self.symbol = symbol
+        self.timeframe = timeframe
+        self._rows = rows
+        self._lines = lines
+
+    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+        """Yield the bars, with notes between them, until the sender closes the stream."""
+        async for line, raw in self._lines:
+            for item in await self._rows.items(line, raw):
+                yield item
 
 
 async def read_when_ready(fd: int) -> bytes:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -43,9 +43,16 @@ class BarSource:
     rows: int | None
     lines: Sequence[bytes] | None = None
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether the source is standard input."""
+        return without_symbol(self.data.name) == STDIN
+
 
 def sources(names: Sequence[str]) -> list[BarSource]:
     """Return the sources in `--data`: samples, CSV files, and `-` for standard input.
+
+    Several symbols of standard input each need `SYMBOL=`, and its rows the column `symbol`.
 
     Each name may have `SYMBOL=` before it. Without it, the symbol of a file is its name up to the first `-`,
     `_` or `.`, in upper case, and the symbol of standard input is BTCUSDT. A sample of many stocks gives one
@@ -53,8 +60,8 @@ def sources(names: Sequence[str]) -> list[BarSource]:
     loop.
 
     Raises:
-        OptionError: If a name is not a source, a symbol is invalid or occurs twice, or standard input occurs
-            twice.
+        OptionError: If a name is not a source, a symbol is invalid or occurs twice, or one of several symbols
+            of standard input is not named.
 
     """
     if panels := [name for name in names if name in PANELS]:
@@ -71,10 +78,9 @@ def sources(names: Sequence[str]) -> list[BarSource]:
     for symbol in symbols:
         if symbols.count(symbol) > 1:
             raise OptionError("--data", f"{','.join(names)}, with {symbol} twice", "each symbol once")
-    if sum(without_symbol(source.data.name) == STDIN for source in found) > 1:
-        raise OptionError(
-            "--data", f"{','.join(names)}, with standard input twice", "standard input at most once"
-        )
+    if STDIN in names and sum(source.is_stream for source in found) > 1:
+        allowed = f"a symbol for each, such as AAPL={STDIN},MSFT={STDIN}"
+        raise OptionError("--data", f"{','.join(names)}, with standard input twice", allowed)
     return found
 
 
@@ -97,12 +103,14 @@ async def open_feed(
     *,
     timeframe: Timeframe | None = None,
     columns: Mapping[str, str] = NO_COLUMNS,
+    stdin: Callable[..., bar_feed.BarFeed] = trading.stdin_feed,
 ) -> bar_feed.BarFeed:
     """Return the feed of a source.
 
     A sample is read and checked now, other sources during the iteration. With a `clock`, files and standard
     input yield no bar before it has closed. Without a `timeframe`, the length of the bars of a file is found
     by the step rule, and is that of `data` for standard input. `columns` are names of columns by field.
+    `stdin` opens the feed of a symbol of standard input.
 
     Raises:
         OptionError: If the length of the bars of a file cannot be found.
@@ -116,7 +124,7 @@ async def open_feed(
         return trading.bars_feed(await asyncio.to_thread(load_sample, bare), symbol=data.symbol, name=bare)
     if bare == STDIN:
         length = timeframe or Timeframe(data.timeframe)
-        return trading.stdin_feed(symbol=data.symbol, timeframe=length, clock=clock, columns=columns)
+        return stdin(symbol=data.symbol, timeframe=length, clock=clock, columns=columns)
     path = Path(bare)
     if timeframe is None:
         head = await trading.head_of(path, symbol=data.symbol, most=HEAD_ROWS, columns=columns)
@@ -274,11 +282,13 @@ async def open_feeds(
     if timeframe not in {"", *Timeframe}:
         raise OptionError("--timeframe", timeframe, ", ".join(Timeframe))
     feeds: list[ReadAhead] = []
+    has_symbols = sum(source.is_stream for source in named) > 1
+    stdin = trading.shared_stdin() if has_symbols else trading.stdin_feed
     for source in named:
         bare = without_symbol(source.data.name)
         stated = Timeframe(timeframe) if timeframe else None
         if source.lines is None:
-            opened = await open_feed(source.data, clock, timeframe=stated, columns=columns)
+            opened = await open_feed(source.data, clock, timeframe=stated, columns=columns, stdin=stdin)
         else:
             opened = await _frame_feed(source.data, source.lines, stated)
         if stated not in {None, opened.timeframe}:

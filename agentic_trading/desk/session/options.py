@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import ValidationError
 from typing_extensions import override
@@ -36,6 +37,8 @@ Estimate = Literal["bound", "exact"]
 
 
 DEFAULT_BUDGET_USD = Decimal(5)
+GRACE: Final = timedelta(seconds=30)
+"""The default grace period. The sender of bars needs a few seconds after their close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class RunOptions(choices.ProviderOptions):
         columns: The names of columns in files and on standard input, by field, if they are not usual ones.
         calendar: The calendar of the exchange, by its name in `exchange_calendars`. Empty for a market that
             never closes.
+        grace: The wait for the other symbols of standard input after the close of a bar, in mode `paper`.
 
     Raises:
         OptionError: If a value is not allowed, or values do not fit together.
@@ -96,6 +100,7 @@ class RunOptions(choices.ProviderOptions):
     inference_rate: InferenceRate | None = None
     columns: Mapping[str, str] = field(default_factory=lambda: NO_COLUMNS)
     calendar: str = ""
+    grace: timedelta = GRACE
 
     def __post_init__(self) -> None:
         """Check all values that need no file."""

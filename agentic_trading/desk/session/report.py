@@ -44,6 +44,7 @@ class DataReport(BaseModel, frozen=True):
         gaps: Descriptions of the gaps. Gaps are never filled.
         duplicates: The number of repeated bars, which were left out.
         unclosed: The number of rows that were left out because their bar had not closed.
+        late: The number of bars that were left out because they came after the grace period.
         unread: The names of unknown columns.
         quiet: Descriptions of three or more bars in a row without a trade.
         is_sample: Whether the bars ship with the package, so that the built-in rules were written with them
@@ -61,6 +62,7 @@ class DataReport(BaseModel, frozen=True):
     gaps: list[str]
     duplicates: int
     unclosed: int = 0
+    late: int = 0
     unread: list[str] = []
     quiet: list[str] = []
     is_sample: bool = False

@@ -308,6 +308,7 @@ def _data_report(source: DataSource, played: SessionResult) -> report.DataReport
         ],
         duplicates=bars.duplicates,
         unclosed=bars.unclosed,
+        late=bars.late,
         unread=bars.unread,
         is_sample=without_symbol(source.name) in {*SAMPLES, *PANELS},
         companion=_companion(source, played),

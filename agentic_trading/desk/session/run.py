@@ -18,7 +18,8 @@ from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.desk.execution.entry_halt import NoResumes, ResumeSource
-from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.late_bars import GracePeriod
+from agentic_trading.desk.market.bar import EPOCH, Bar
 from agentic_trading.desk.market.calendar import ExchangeCalendar
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.session import feeds as session_feeds
@@ -532,12 +533,7 @@ class ActiveRun:
         log = DecisionLog(self.folder.decisions(manifest.run_number))
         earlier = self.opened.earlier.bars if self.opened.earlier else {}
         fed = {symbol: kept.count for symbol, kept in earlier.items()}
-        streams = {
-            source.symbol
-            for source in manifest.data
-            if session_feeds.without_symbol(source.name) == session_feeds.STDIN
-        }
-        bars = BarFiles(self.folder, manifest, fed, streams=streams)
+        bars = BarFiles(self.folder, manifest, fed, streams=self._streams)
         stage = self._stage()
         await log.open()
         await bars.open()
@@ -568,6 +564,30 @@ class ActiveRun:
             await bars.write()
         summary.interrupted, summary.digest, summary.bars = signals.came, log.digest, bars.fed
 
+    @property
+    def _streams(self) -> set[str]:
+        """The symbols of standard input."""
+        return {
+            source.symbol
+            for source in self.opened.manifest.data
+            if session_feeds.without_symbol(source.name) == session_feeds.STDIN
+        }
+
+    def _grace(self) -> GracePeriod | None:
+        # With one feed no bar can be late. A backtest waits for every bar, so that its time slices do not
+        # depend on the speed of the sender.
+        clock = trading.wall_clock(self.opened.manifest.mode)
+        if clock is None or not self._streams or len(self.feeds) == 1:
+            return None
+        earlier = self.opened.earlier.bars if self.opened.earlier else {}
+        return GracePeriod(
+            clock,
+            self.options.grace,
+            self._streams,
+            kept={symbol: bars.count for symbol, bars in earlier.items()},
+            kept_until=max((bars.last_close for bars in earlier.values()), default=EPOCH),
+        )
+
     def _stage(self) -> SessionSetup:
         options, manifest = self.options, self.opened.manifest
         feeds = [self._feed(feed) for feed in self.feeds]
@@ -592,6 +612,7 @@ class ActiveRun:
             inference_rate=manifest.inference_rate,
             zone=manifest.zone,
             resumes=self._resumes(),
+            grace=self._grace(),
             feeds=feeds,
             most_bars=options.most_bars,
             answers=self.opened.answers,

@@ -22,8 +22,17 @@ from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.shortfall import Baselines
 from agentic_trading.desk.inference import DOLLARS, InferenceRate
 from agentic_trading.desk.instrument import Instruments
+from agentic_trading.desk.late_bars import GracePeriod
 from agentic_trading.desk.market.bar import Bar, TradingYear
-from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap, Note, UnclosedBar, UnreadColumns
+from agentic_trading.desk.market.feed import (
+    BarFeed,
+    Duplicate,
+    Gap,
+    LateBar,
+    Note,
+    UnclosedBar,
+    UnreadColumns,
+)
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.trading_session import MovableClock, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
@@ -52,6 +61,7 @@ class SessionSetup:
         inference_rate: The price of one US dollar in the quote currency. Empty for 1.
         zone: The time zone of the days of limits.
         resumes: The commands of operators that resume halted entries.
+        grace: The wait for late bars of live feeds. None to wait for every feed.
 
     """
 
@@ -72,6 +82,7 @@ class SessionSetup:
     inference_rate: str = ""
     zone: str = "UTC"
     resumes: ResumeSource = field(default_factory=NoResumes)
+    grace: GracePeriod | None = None
 
     @property
     def question_limits(self) -> Economics:
@@ -108,6 +119,7 @@ class BarCounts:
     gaps: list[Gap] = field(default_factory=list)
     duplicates: int = 0
     unclosed: int = 0
+    late: int = 0
     unread: list[str] = field(default_factory=list)
     _quiet: list[QuietBars] = field(default_factory=list)
 
@@ -133,6 +145,8 @@ class BarCounts:
                 self.duplicates += 1
             case UnclosedBar():
                 self.unclosed += 1
+            case LateBar():
+                self.late += 1
             case UnreadColumns():
                 self.unread.extend(note.columns)
             case _:
@@ -349,4 +363,4 @@ async def _trade(
     )
     result.instruments, result.intents, result.fills = venue.instruments, session.intents, session.fills
     observer.on_start(session)
-    await session.run(setup.feeds, most_bars=setup.most_bars)
+    await session.run(setup.feeds, most_bars=setup.most_bars, grace=setup.grace)

@@ -35,6 +35,7 @@ from agentic_trading.desk.market.feed import BarFeed, BarGrid
 from agentic_trading.desk.market.feeds import (
     CsvFeed,
     MemoryFeed,
+    SharedStream,
     StdinFeed,
     TextFeed,
     head_in,
@@ -232,6 +233,11 @@ def stdin_feed(
 ) -> BarFeed:
     """Return a feed of the bars on standard input. With a `clock`, only closed bars are yielded."""
     return StdinFeed(sys.stdin.fileno(), symbol=symbol, timeframe=timeframe, clock=clock, columns=columns)
+
+
+def shared_stdin() -> Callable[..., BarFeed]:
+    """Return a function like `stdin_feed`, for several symbols of standard input."""
+    return SharedStream(sys.stdin.fileno()).feed
 
 
 def wall_clock(mode: RunMode) -> Clock | None:

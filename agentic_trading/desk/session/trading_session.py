@@ -17,6 +17,7 @@ from agentic_trading.desk.execution.risk import (
     Rejection,
 )
 from agentic_trading.desk.instrument import Instrument, Instruments
+from agentic_trading.desk.late_bars import GracePeriod, merge_live
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.time_slices import TimeSlice, merge_feeds
@@ -118,12 +119,15 @@ class TradingSession:
         if self._waiting is not None:
             end_wait(self._waiting)
 
-    async def run(self, feeds: Sequence[BarFeed], *, most_bars: int | None = None) -> None:
+    async def run(
+        self, feeds: Sequence[BarFeed], *, most_bars: int | None = None, grace: GracePeriod | None = None
+    ) -> None:
         """Trade until the feeds end or `stop` is called. Everything before an error is recorded.
 
         Args:
             feeds: The feeds of bars, one per symbol.
             most_bars: The maximum number of bars of each feed, or None for all.
+            grace: The wait for late bars of live feeds. None to wait for every feed.
 
         Raises:
             MarketError: If a bar is broken.
@@ -131,7 +135,12 @@ class TradingSession:
             BusError: If the bus cannot be used.
 
         """
-        async with aclosing(merge_feeds(feeds, most_bars=most_bars)) as sequence:
+        merged = (
+            merge_feeds(feeds, most_bars=most_bars)
+            if grace is None
+            else merge_live(feeds, grace, most_bars=most_bars)
+        )
+        async with aclosing(merged) as sequence:
             while not self._stopping and (time_slice := await self._next(sequence)) is not None:
                 await self._before_slice(time_slice)
                 await self._process(time_slice)

@@ -63,7 +63,7 @@ def test_stdin_symbol_defaults_to_bitcoin() -> None:
             r"--data is nothing. Allowed: one of btcusdt-5m, ethusdt-5m, sp500-sample, a CSV file, or -",
         ),
         (["btcusdt-5m", "BTCUSDT=-"], "BTCUSDT twice. Allowed: each symbol once"),
-        (["BTC=-", "ETH=-"], "standard input twice. Allowed: standard input at most once"),
+        (["-", "ETH=-"], "standard input twice. Allowed: a symbol for each, such as AAPL=-,MSFT=-"),
         (["n" * 300], "a CSV file, or -"),
         (["ETHUSDT=btcusdt-5m"], "btcusdt-5m or BTCUSDT=btcusdt-5m: a sample keeps its symbol"),
         (["../x=-"], "letters, digits, _ and ."),
