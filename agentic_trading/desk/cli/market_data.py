@@ -18,7 +18,7 @@ from agentic_trading.cli import output
 from agentic_trading.cli.exits import ExitCode
 from agentic_trading.cli.options import AsJson
 from agentic_trading.desk.cli.data_output import check_text, conversion_text
-from agentic_trading.desk.cli.run import ColumnsOption, TimeframeOption
+from agentic_trading.desk.cli.run import CalendarOption, ColumnsOption, TimeframeOption
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.bar_rows import NO_COLUMNS
 from agentic_trading.desk.market.feed import Duplicate, FeedItem, Gap, UnreadColumns
@@ -163,14 +163,19 @@ Files = Annotated[
 
 @app.command("check", short_help="Find gaps, contradictions and suspected splits in files.")
 def check_files_command(
-    files: Files, *, timeframe: TimeframeOption = "", columns: ColumnsOption = "", as_json: AsJson = False
+    files: Files,
+    *,
+    timeframe: TimeframeOption = "",
+    columns: ColumnsOption = "",
+    calendar: CalendarOption = "",
+    as_json: AsJson = False,
 ) -> None:
     """Check files of bars, by symbol. Exit code 1 means that a finding would stop a run.
 
     Findings are rows that cannot be read, rows out of order, contradictions, gaps, repeated bars, bars
     without volume and suspected splits, each with its first lines and times.
     """
-    result = run_async(check_files(files, timeframe, named_columns(columns)))
+    result = run_async(check_files(files, timeframe, named_columns(columns), calendar))
     if as_json:
         output.show_json(result)
     else:

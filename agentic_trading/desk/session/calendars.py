@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -28,12 +28,20 @@ async def new_calendar(name: str, feeds: Sequence[ReadAhead]) -> ExchangeCalenda
         MissingExtraError: If the package for calendars is not installed.
 
     """
+    firsts = [feed.first for feed in feeds]
+    known = [bar.open_time for bar in firsts if bar is not None]
+    # A stream is not read yet, so that its calendar has all days that the package gives.
+    return await calendar_from(name, min(known) if len(known) == len(feeds) else None)
+
+
+async def calendar_from(name: str, first: datetime | None) -> ExchangeCalendar | None:
+    """Return the calendar with a name, from a week before a bar, or of 20 years. None for an empty name.
+
+    Raises the errors of `new_calendar`.
+    """
     if not name:
         return None
-    firsts = [feed.first for feed in feeds]
-    known = [bar.open_time - _BEFORE for bar in firsts if bar is not None]
-    # A stream is not read yet, so that its calendar has all days that the package gives.
-    begin = min(known) if len(known) == len(feeds) else None
+    begin = None if first is None else first - _BEFORE
     calendar = await asyncio.to_thread(exchange_calendar, name, None if begin is None else begin.date())
     return calendar if begin is None else calendar.since(begin)
 

@@ -20,6 +20,7 @@ from agentic_trading.desk.market.bar_rows import NO_COLUMNS
 from agentic_trading.desk.market.bar_table import BarTable
 from agentic_trading.desk.market.errors import BarFormatError, MarketError
 from agentic_trading.desk.session import trading
+from agentic_trading.desk.session.calendars import calendar_from
 from agentic_trading.desk.session.feeds import is_file, symbol_of_file, without_symbol
 from agentic_trading.platform.errors import OptionError
 
@@ -95,31 +96,35 @@ async def fill(table: BarTable, name: str) -> None:
 
 
 async def check_files(
-    names: Sequence[str], timeframe: str = "", columns: Mapping[str, str] = NO_COLUMNS
+    names: Sequence[str], timeframe: str = "", columns: Mapping[str, str] = NO_COLUMNS, calendar: str = ""
 ) -> DataCheck:
     """Check files of bars, each with all its symbols, or with that of its `SYMBOL=`.
 
     Raises:
         OptionError: If a file is missing, or the length is not one of `Timeframe`.
+        UnknownCalendarError: If there is no such calendar.
+        MissingExtraError: If the package for calendars is not installed.
 
     """
     stated = stated_timeframe(timeframe)
     # All names first, because a wrong one would otherwise end the command after minutes.
     tables = [await asyncio.to_thread(new_table, name, columns) for name in names]
-    files = [await _checked(name, table, stated) for name, table in zip(names, tables, strict=True)]
+    files = [await _checked(name, table, stated, calendar) for name, table in zip(names, tables, strict=True)]
     found = (finding for file in files for finding in file.every_finding)
     return DataCheck(passed=not any(each.stops_run for each in found), files=tuple(files))
 
 
-async def _checked(name: str, table: BarTable, timeframe: Timeframe | None) -> FileCheck:
+async def _checked(name: str, table: BarTable, timeframe: Timeframe | None, calendar: str) -> FileCheck:
     # An error of one file is a finding, because otherwise it would hide those of the other files.
     ended = None
     try:
         await fill(table, name)
     except MarketError as e:
         ended = e
+    firsts = [row.open_time for symbol in table.symbols.values() for row in symbol.rows]
+    hours = await calendar_from(calendar, min(firsts, default=None))
     lengths = table.lengths(trading.BASE, timeframe)
-    symbols = [check_symbol(table, symbol, length) for symbol, length in lengths.items()]
+    symbols = [check_symbol(table, symbol, length, calendar=hours) for symbol, length in lengths.items()]
     findings = _findings_of(table, ended)
     return FileCheck(file=name, symbols=tuple(symbols), findings=findings, unread=table.unread)
 

@@ -212,3 +212,17 @@ def test_missing_file_is_bad_input(command: Command) -> None:
 
     assert ended.code == ExitCode.BAD_INPUT
     assert "FILE is nope.csv. Allowed: a file of bars" in ended.err
+
+
+def test_gaps_are_counted_by_hours_of_exchange(command: Command) -> None:
+    opens = ("26T20:00", "26T20:30", "28T14:30", "28T15:30")
+    path = written(*(f"2025-11-{each}:00Z,{GOOD}" for each in opens), name="acme-30m.csv")
+
+    gap = findings(command, path, "--calendar", "XNYS")["gap"]
+    unknown = command("data", "check", path, "--calendar", "NOWHERE")
+
+    assert findings(command, path)["gap"]["count"] == 2
+    assert gap["count"] == 1
+    assert gap["places"][0]["detail"] == "1 missing from 2025-11-28 15:00"
+    assert unknown.code == ExitCode.BAD_INPUT
+    assert "'NOWHERE': there is no calendar" in unknown.err
