@@ -1,7 +1,7 @@
 """`replay run` on the record of a gateway or of the HTTP server, which no `run` made."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -21,9 +21,12 @@ from agentic_trading.platform.errors import OptionError
 from agentic_trading.server.replay_command import CommandReplay, replay_command
 
 
-def has_run(folder: Path) -> bool:
-    """Return whether `run` made the folder, so that its decision logs are compared."""
-    return SessionFolder(folder).manifest(1).exists()
+def refuse_session_options(options: Mapping[str, object]) -> None:
+    """Raise `OptionError` if an option of sessions is given, because it would have no effect."""
+    for option, value in options.items():
+        if value:
+            was = f"{value}, given with a COMMAND or a folder without a run"
+            raise OptionError(option, was, f"{option} with a session of `run`")
 
 
 def replay_folder(record: Path, words: Sequence[str], *, allow_incomplete: bool, as_json: bool) -> None:
@@ -32,7 +35,7 @@ def replay_folder(record: Path, words: Sequence[str], *, allow_incomplete: bool,
     Without a program, the record is only checked.
     """
     configured()
-    if words and has_run(record):
+    if words and SessionFolder(record).manifest(1).exists():
         was = f"given with {record}, a session of `run`"
         raise OptionError("COMMAND", was, "the record of a gateway or of `serve`, or no COMMAND")
     checks = run_async(_checked(record))

@@ -187,6 +187,7 @@ def test_wrong_words_are_refused_with_the_allowed_ones(tmp_path: Path) -> None:
 
     for words, message in [
         (["log", "--", "./no-such-program"], "COMMAND is './no-such-program' (No such file or directory)"),
+        (["log", "--run", "2"], "--run is 2, given with a COMMAND or a folder without a run"),
         (["nowhere", "--", "python"], "where no log is"),
         (["session", "--", "python"], "COMMAND is given with session, a session of `run`"),
     ]:

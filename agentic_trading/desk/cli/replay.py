@@ -70,17 +70,24 @@ def replay_run(
     The replay writes no files, and the network is blocked. Exit code 1 means that the logs differ, and the
     first difference is printed. A broken or truncated log and changed bars are refused. A run of your own agent
     needs --agent again, because a folder never chooses code.
+
+    A folder of a gateway or of `serve` has no decision log. With -- COMMAND, your program is run again on its
+    record, and each attempt is compared. Without a command, the record is checked.
     """
     from agentic_trading.audit.logs import logs_at
     from agentic_trading.cli.output import print_table, show_json
-    from agentic_trading.cli.replay_folder import has_run, replay_folder
     from agentic_trading.cli.settings import configured
     from agentic_trading.desk.cli.summary import comparison
     from agentic_trading.desk.session.agents import load_agent
     from agentic_trading.desk.session.replay import replay
     from agentic_trading.operate.lines import printable
+    from agentic_trading.operate.session_folder import SessionFolder
 
-    if command or (logs_at(session) and not has_run(session)):
+    if command or (logs_at(session) and not SessionFolder(session).manifest(1).exists()):
+        # Only here, because it loads the HTTP server.
+        from agentic_trading.cli.replay_folder import refuse_session_options, replay_folder
+
+        refuse_session_options({"--run": run, "--agent": agent})
         replay_folder(session, command or (), allow_incomplete=allow_incomplete, as_json=as_json)
         return
     configured()
