@@ -45,11 +45,11 @@ async def merge_live(
     end: Exception | GeneratorExit | None = None
     # The tasks return errors instead of raising them, because a group would cancel the caller of this
     # generator in the middle of a time slice. The end is raised after the group, because a group wraps it.
-    async with asyncio.TaskGroup() as tasks:
+    async with asyncio.TaskGroup() as group:
         ordered = sorted(feeds, key=lambda feed: feed.symbol)
-        readers = [_LiveReader(feed, grace, most_bars, tasks) for feed in ordered]
+        readers = [_LiveReader(feed, grace, most_bars, group) for feed in ordered]
         try:
-            async with aclosing(_merge(readers, grace.clock, tasks)) as slices:
+            async with aclosing(_merge(readers, grace.clock, group)) as slices:
                 async for time_slice in slices:
                     yield time_slice
         except (Exception, GeneratorExit) as error:  # noqa: BLE001 - raised below
@@ -61,7 +61,7 @@ async def merge_live(
 
 
 async def _merge(
-    readers: Sequence["_LiveReader"], clock: Clock, tasks: asyncio.TaskGroup
+    readers: Sequence["_LiveReader"], clock: Clock, group: asyncio.TaskGroup
 ) -> AsyncGenerator[TimeSlice]:
     at: datetime | None = None
     for reader in readers:
@@ -72,7 +72,7 @@ async def _merge(
         heads = [reader.head for reader in readers if reader.head is not None]
         closes = min((bar.close_time for bar in heads), default=None)
         if waits := _waits(readers, closes, clock.now()):
-            await _wait(readers, clock, min(waits), tasks)
+            await _wait(readers, clock, min(waits), group)
             continue
         if closes is None:
             continue
@@ -93,12 +93,12 @@ class _LiveReader:
     """One feed, read one bar ahead by a task."""
 
     def __init__(
-        self, feed: BarFeed, grace: GracePeriod, most_bars: int | None, tasks: asyncio.TaskGroup
+        self, feed: BarFeed, grace: GracePeriod, most_bars: int | None, group: asyncio.TaskGroup
     ) -> None:
         self._items: AsyncIterator[FeedItem] = aiter(feed)
         self._symbol = feed.symbol
         self._grace = grace
-        self._tasks = tasks
+        self._group = group
         self._left = most_bars
         self._kept = grace.kept.get(feed.symbol, 0)
         # The gaps of the source are replaced, because late bars are missing too, and a replay finds their gaps.
@@ -115,7 +115,7 @@ class _LiveReader:
         self.head = None
         if self.reading is None and self._left != 0 and not self._has_ended:
             self._asked_at = self._grace.clock.now()
-            self.reading = self._tasks.create_task(self._next(), name=f"feed-{self._symbol}")
+            self.reading = self._group.create_task(self._next(), name=f"feed-{self._symbol}")
 
     def end(self) -> None:
         """Stop reading."""
@@ -182,14 +182,14 @@ def _waits(readers: Sequence[_LiveReader], closes: datetime | None, now: datetim
 
 
 async def _wait(
-    readers: Sequence[_LiveReader], clock: Clock, most: timedelta, tasks: asyncio.TaskGroup
+    readers: Sequence[_LiveReader], clock: Clock, most: timedelta, group: asyncio.TaskGroup
 ) -> None:
     """Wait until a feed gives its next bar or ends, at most for `most`."""
     ends: set[asyncio.Task[Any]] = {reader.reading for reader in readers if reader.reading is not None}
     if most == _NO_LIMIT:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         return
-    timer = tasks.create_task(clock.sleep(most.total_seconds()), name="grace-period")
+    timer = group.create_task(clock.sleep(most.total_seconds()), name="grace-period")
     try:
         await asyncio.wait({*ends, timer}, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -23,16 +23,8 @@ from agentic_trading.desk.execution.shortfall import Baselines
 from agentic_trading.desk.inference import DOLLARS, InferenceRate
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.late_bars import GracePeriod
+from agentic_trading.desk.market import feed as bar_feed
 from agentic_trading.desk.market.bar import Bar, TradingYear
-from agentic_trading.desk.market.feed import (
-    BarFeed,
-    Duplicate,
-    Gap,
-    LateBar,
-    Note,
-    UnclosedBar,
-    UnreadColumns,
-)
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.trading_session import MovableClock, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
@@ -69,7 +61,7 @@ class SessionSetup:
     config: PlatformConfig
     ports: Ports
     symbols: Sequence[str]
-    feeds: Sequence[BarFeed]
+    feeds: Sequence[bar_feed.BarFeed]
     most_bars: int | None
     answers: trading.AnswerSource
     clock: MovableClock
@@ -116,7 +108,7 @@ class BarCounts:
     count: int = 0
     first: Bar | None = None
     last: Bar | None = None
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: list[bar_feed.Gap] = field(default_factory=list)
     duplicates: int = 0
     unclosed: int = 0
     late: int = 0
@@ -136,18 +128,18 @@ class BarCounts:
         self.first = self.first or bar
         self.last = bar
 
-    def note(self, note: Note) -> None:
+    def note(self, note: bar_feed.Note) -> None:
         """Add a note of a feed."""
         match note:
-            case Gap():
+            case bar_feed.Gap():
                 self.gaps.append(note)
-            case Duplicate():
+            case bar_feed.Duplicate():
                 self.duplicates += 1
-            case UnclosedBar():
+            case bar_feed.UnclosedBar():
                 self.unclosed += 1
-            case LateBar():
+            case bar_feed.LateBar():
                 self.late += 1
-            case UnreadColumns():
+            case bar_feed.UnreadColumns():
                 self.unread.extend(note.columns)
             case _:
                 assert_never(note)
