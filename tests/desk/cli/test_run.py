@@ -103,6 +103,8 @@ def test_second_run_gets_number_two(command: Command) -> None:
         (["--data", "btcusdt-5m", "--provider", "recorded"], "--from"),
         (["--data", "btcusdt-5m", "--provider", "recorded", "--from", "none"], "none"),
         (["--data", "btcusdt-5m", "--resume"], "--out"),
+        (["--data", "btcusdt-5m", "--grace", "soon"], "a duration such as 90m"),
+        (["--data", "-,ETHUSDT=-"], "a symbol for each"),
         ([], "--data"),
     ],
 )

@@ -112,6 +112,7 @@ def test_rare_facts_appear_only_when_present() -> None:
     assert "reference market, because no other market was given: ETHUSDT, from ethusdt-5m" in beside
     assert "columns not read: rsi, macd" in told(data=[fed(unread=["rsi", "macd"])])
     assert "unclosed bars: 1 row, left out" in told(data=[fed(unclosed=1)])
+    assert "late bars: 3, left out" in told(data=[fed(late=3)])
     assert "cancelled" not in told(cancelled={})
     refused = told(orders_refused={"balance": 2, "min_notional": 1})
     assert line_with(refused, "refused") == "refused 3 orders by the exchange (balance 2 · min_notional 1)"
