@@ -9,6 +9,7 @@ from typing import Any
 
 from agentic_trading.clock import Clock
 from agentic_trading.desk.market.bar import EPOCH, Bar
+from agentic_trading.desk.market.calendar import Calendar
 from agentic_trading.desk.market.feed import BarFeed, Continuity, FeedItem, Gap, LateBar, Note
 from agentic_trading.desk.time_slices import TimeSlice
 
@@ -24,6 +25,7 @@ class GracePeriod:
         streams: The symbols of the live feeds. All other feeds are waited for.
         kept: The number of bars at the start of each feed that an earlier run used. They are waited for.
         kept_until: The close of the last time slice of the earlier run. Other bars up to then are late.
+        calendar: The open times of the market, which decide what bars are missing. None if it never closes.
 
     """
 
@@ -32,6 +34,7 @@ class GracePeriod:
     streams: Collection[str]
     kept: Mapping[str, int] = field(default_factory=dict)
     kept_until: datetime = EPOCH
+    calendar: Calendar | None = None
 
 
 async def merge_live(
@@ -102,7 +105,7 @@ class _LiveReader:
         self._left = most_bars
         self._kept = grace.kept.get(feed.symbol, 0)
         # The gaps of the source are replaced, because late bars are missing too, and a replay finds their gaps.
-        self._continuity = Continuity("live", feed.symbol, feed.timeframe)
+        self._continuity = Continuity("live", feed.symbol, feed.timeframe, grace.calendar)
         self._fed = 0
         self._has_ended = False
         self._asked_at = EPOCH

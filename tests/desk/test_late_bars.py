@@ -11,6 +11,7 @@ from typing_extensions import override
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.late_bars import GracePeriod, merge_live
 from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.calendar import OpenTimes
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import FeedItem, Gap, LateBar
 from agentic_trading.desk.market.feeds import MemoryFeed
@@ -187,6 +188,24 @@ async def test_late_bar_is_noted_and_kept_bars_give_same_slices() -> None:
     again = await replayed(run.found)
     assert [(each.at, each.bars) for each in again] == [(each.at, each.bars) for each in run.found]
     assert again[-1].notes == (gap,)
+
+
+async def test_closed_market_gives_no_gap_after_a_late_bar() -> None:
+    clock, eth, btc = HandClock(close_of(0)), LiveFeed("ETHUSDT"), LiveFeed("BTCUSDT")
+    hours = OpenTimes([bar(place).open_time for place in (0, 1, 5, 6)])
+    grace = GracePeriod(clock, GRACE, {"ETHUSDT", "BTCUSDT"}, calendar=hours)
+    run = Merged(merge_live((eth, btc), grace))
+    await btc.send(*(bar(place, symbol="BTCUSDT") for place in (0, 1, 5)))
+    await eth.send(bar(0, symbol="ETHUSDT"))
+    await clock.move_to(close_of(1) + GRACE)
+    await eth.send(bar(1, symbol="ETHUSDT"), bar(5, symbol="ETHUSDT"), None)
+    await btc.send(None)
+    await clock.move_to(close_of(5) + GRACE)
+    await run.task
+
+    notes = [note for each in run.found for note in each.notes]
+    assert [type(note) for note in notes] == [LateBar, Gap]
+    assert [(note.symbol, note.missing) for note in notes if isinstance(note, Gap)] == [("ETHUSDT", 1)]
 
 
 async def test_late_bar_after_the_last_slice_is_noted() -> None:

@@ -586,6 +586,7 @@ class ActiveRun:
             self._streams,
             kept={symbol: bars.count for symbol, bars in earlier.items()},
             kept_until=max((bars.last_close for bars in earlier.values()), default=EPOCH),
+            calendar=next((bars.grid.calendar for bars in earlier.values()), self.calendar),
         )
 
     def _stage(self) -> SessionSetup:
