@@ -201,6 +201,10 @@ Out = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue the last run in --out after its last closed bar.")
 ]
+AutoResume = Annotated[
+    bool,
+    typer.Option("--auto-resume", help="As --resume if --out has a run, otherwise begin one. For services."),
+]
 Grace = Annotated[
     str,
     typer.Option(
@@ -273,6 +277,7 @@ def run_command(
     rounds: PlanRounds = None,
     out: Out = None,
     resume: Resume = False,
+    auto_resume: AutoResume = False,
     grace: Grace = "30s",
     answers_from: cli_options.AnswersFrom = None,
     ledger: LedgerUrl = None,
@@ -300,15 +305,21 @@ def run_command(
     session: dict[str, Any] = {"inject": inject, "seed": seed, "family": family, "rounds": rounds}
     session |= {"bars": bars, "budget_usd": budget_usd, "max_calls": max_calls, "estimate": estimate}
     runs, loaded = _started(config, own_model=own_model_row(model, price, context), **own)
-    session |= {"resume": resume, "model": model, "timeframe": timeframe, "recorded_from": recorded_from}
+    session |= {"model": model, "timeframe": timeframe, "recorded_from": recorded_from}
     session |= _traded(names := names_in(data), columns, agent, agent_config, bars)
     session |= {"record": record or base_url is not None, "answers_from": tuple(answers_from or ())}
     session |= {"provider": provider or (CONFIGURED if loaded.models else "rules")}
     session |= {"grace": cli_options.duration_in("--grace", grace)}
     session |= {"inference_rate": inference_rate, "out": out or runs / folder_for(names)}
-    session["calendar"] = calendar
+    session |= {"calendar": calendar, "resume": resume or (auto_resume and _has_run(session["out"]))}
     gate = _gate(min_net_pnl, max_inference_share)
     run_and_print(RunOptions(config=loaded, **session), yes=yes, as_json=as_json, page=report, gate=gate)
+
+
+def _has_run(folder: Path) -> bool:
+    from agentic_trading.operate.session_folder import SessionFolder
+
+    return SessionFolder(folder).last_run() > 0
 
 
 def _gate(min_net_pnl: Decimal | None, max_share: Decimal | None) -> Any:

@@ -282,6 +282,17 @@ def test_ended_run_resumes_with_more_bars(more: list[str], command: Command) -> 
     assert "4 bars" in ended.out
 
 
+def test_auto_resume_begins_a_run_and_continues_it(command: Command) -> None:
+    words = ("run", "--data", bars_file(*ROWS), "--out", "out", "--auto-resume")
+    begun = command(*words)
+    bars_file(*ROWS, "2023-03-20T00:15:00Z,103,105,102,104,7")
+    continued = command(*words)
+
+    assert (begun.code, continued.code) == (ExitCode.DONE, ExitCode.DONE)
+    assert ("3 bars" in begun.out, "4 bars" in continued.out) == (True, True)
+    assert not Path("out/run-2.json").exists()
+
+
 def test_run_resumes_beyond_bar_limit(command: Command) -> None:
     words = ["run", "--data", "btcusdt-5m", "--out", "out"]
     command(*words, "--bars", 2)
