@@ -462,3 +462,14 @@ def _refuse_empty(name: str, steps: BarSteps) -> None:
     """Raise `OptionError` if a source has ended without a bar."""
     if steps.is_empty:
         raise OptionError("--data", f"{name}, which holds no bar", "a source with at least one closed bar")
+
+
+def expected_rows(rows: Sequence[int | None], most: int | None) -> int | None:
+    """Return the number of bars of all feeds, with at most `most` bars each, or None if it is not known."""
+    total = 0
+    for each in rows:
+        bound = most if each is None else min(each, most or each)
+        if bound is None:
+            return None
+        total += bound
+    return total

@@ -468,7 +468,7 @@ async def _run(
             opened = await resumed_run(options, folder, feeds, store, tables)
         else:
             opened = await new_run(options, folder, named, store, tables, calendar)
-        rows = expected_rows([source.rows for source in named], options.most_bars)
+        rows = session_feeds.expected_rows([source.rows for source in named], options.most_bars)
         tables = tables_with(tables, opened.manifest.capabilities)
         running = ActiveRun(options, folder, opened, feeds, store, tables, rows, calendar)
         async with aclosing(opened.answers.providers):
@@ -693,14 +693,3 @@ def _refuse_unknown_principal(options: RunOptions) -> None:
         problems.append(ConfigProblem(config.origin_of("sign_as"), "sign_as", repr(config.sign_as), allowed))
     if problems:
         raise ConfigError(problems)
-
-
-def expected_rows(rows: Sequence[int | None], most: int | None) -> int | None:
-    """Return the number of bars of all feeds, with at most `most` bars each, or None if it is not known."""
-    total = 0
-    for each in rows:
-        bound = most if each is None else min(each, most or each)
-        if bound is None:
-            return None
-        total += bound
-    return total

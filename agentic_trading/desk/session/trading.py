@@ -28,19 +28,11 @@ from agentic_trading.desk.execution.order_router import OrderRouter, TradeJourna
 from agentic_trading.desk.execution.shortfall import Baselines
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.instrument import USDT, Instruments
+from agentic_trading.desk.market import feeds as market_feeds
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.bar_length import FileHead
 from agentic_trading.desk.market.bar_rows import NO_COLUMNS
 from agentic_trading.desk.market.feed import BarFeed, BarGrid
-from agentic_trading.desk.market.feeds import (
-    CsvFeed,
-    MemoryFeed,
-    SharedStream,
-    StdinFeed,
-    TextFeed,
-    head_in,
-    read_head,
-)
 from agentic_trading.desk.market.samples import PANELS, load_sample
 from agentic_trading.desk.planning.rules import strategy_params_rule
 from agentic_trading.desk.planning.schema import STRATEGY_PARAMS, check_strategy_params
@@ -176,7 +168,9 @@ def replayed(recorded: RecordedAnswers, llm: LLMProvider, model: str) -> AnswerS
 
 def bars_feed(bars: Sequence[Bar], *, symbol: str, name: str, grid: BarGrid = GRID) -> BarFeed:
     """Return a feed of bars in memory."""
-    return MemoryFeed(bars, symbol=symbol, timeframe=grid.timeframe, calendar=grid.calendar, name=name)
+    return market_feeds.MemoryFeed(
+        bars, symbol=symbol, timeframe=grid.timeframe, calendar=grid.calendar, name=name
+    )
 
 
 def file_feed(
@@ -188,33 +182,37 @@ def file_feed(
     columns: Mapping[str, str] = NO_COLUMNS,
 ) -> BarFeed:
     """Return a feed of the bars of a symbol in a file. With a `clock`, only closed bars are yielded."""
-    return CsvFeed(path, symbol=symbol, timeframe=timeframe, clock=clock, columns=columns, skips_others=True)
+    return market_feeds.CsvFeed(
+        path, symbol=symbol, timeframe=timeframe, clock=clock, columns=columns, skips_others=True
+    )
 
 
 def file_blocks(path: Path) -> AsyncGenerator[list[bytes]]:
     """Yield the lines of a file, block by block. Raises the errors of `CsvFeed.blocks`."""
-    return CsvFeed(path, symbol="", timeframe=BASE).blocks()
+    return market_feeds.CsvFeed(path, symbol="", timeframe=BASE).blocks()
 
 
 async def head_of(path: Path, *, symbol: str, most: int, columns: Mapping[str, str]) -> FileHead:
     """Return the open times of the first bars of a symbol in a file. Raises the errors of `read_head`."""
-    return await read_head(path, symbol=symbol, most=most, columns=columns)
+    return await market_feeds.read_head(path, symbol=symbol, most=most, columns=columns)
 
 
 async def text_head(lines: Sequence[bytes], name: str, *, symbol: str, most: int) -> FileHead:
     """Return the open times of the first bars of a symbol in lines of text."""
     feed = text_feed(lines, name, symbol=symbol, timeframe=BASE)
-    return await head_in(feed.blocks(), name, symbol=symbol, most=most)
+    return await market_feeds.head_in(feed.blocks(), name, symbol=symbol, most=most)
 
 
-def text_feed(lines: Sequence[bytes], name: str, *, symbol: str, timeframe: Timeframe) -> TextFeed:
+def text_feed(
+    lines: Sequence[bytes], name: str, *, symbol: str, timeframe: Timeframe
+) -> market_feeds.TextFeed:
     """Return a feed of the bars of a symbol in lines of text."""
-    return TextFeed(lines, symbol=symbol, timeframe=timeframe, name=name)
+    return market_feeds.TextFeed(lines, symbol=symbol, timeframe=timeframe, name=name)
 
 
 def kept_feed(path: Path, *, symbol: str, grid: BarGrid, most_bars: int | None = None) -> BarFeed:
     """Return a feed of the bars that a run has saved. A last row that a crash has cut off is left out."""
-    return CsvFeed(
+    return market_feeds.CsvFeed(
         path,
         symbol=symbol,
         timeframe=grid.timeframe,
@@ -232,12 +230,14 @@ def stdin_feed(
     columns: Mapping[str, str] = NO_COLUMNS,
 ) -> BarFeed:
     """Return a feed of the bars on standard input. With a `clock`, only closed bars are yielded."""
-    return StdinFeed(sys.stdin.fileno(), symbol=symbol, timeframe=timeframe, clock=clock, columns=columns)
+    return market_feeds.StdinFeed(
+        sys.stdin.fileno(), symbol=symbol, timeframe=timeframe, clock=clock, columns=columns
+    )
 
 
 def shared_stdin() -> Callable[..., BarFeed]:
     """Return a function like `stdin_feed`, for several symbols of standard input."""
-    return SharedStream(sys.stdin.fileno()).feed
+    return market_feeds.SharedStream(sys.stdin.fileno()).feed
 
 
 def wall_clock(mode: RunMode) -> Clock | None:
