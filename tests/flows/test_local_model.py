@@ -7,6 +7,7 @@ import pytest
 from agentic_trading.desk.session.options import WARM_UP_BARS
 from agentic_trading.desk.session.replay import replay
 from agentic_trading.llm.envelope import LLMProvider
+from tests.desk.agents.trading import Asking, named, ran_with
 from tests.flows.sessions import calls_in, kept_in, ran
 from tests.local_model import weights_or_skip
 
@@ -40,3 +41,15 @@ async def test_local_model_session_replays_without_model(weights_folder: Path, t
     assert {call.envelope.provider for call in asked} == {LLMProvider.LOCAL}
     assert all(call.result.input_tokens > 1_000 for call in asked if call.result.reading)
     assert all(call.result.failure for call in asked if not call.result.success)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+async def test_local_model_answers_own_agent(weights_folder: Path, tmp_path: Path) -> None:
+    terms = {"provider": "local", "max_calls": 2, "workers": 1, "weights_folder": weights_folder}
+    report = await ran_with(tmp_path / "out", Asking, data=("btcusdt-5m",), bars=60, **terms)
+
+    assert (report.provider, report.sent) == ("local", 2)
+    for workers in (1, 8):
+        again = await replay(report.log.parent, workers=workers, agent=await named(Asking))
+        assert (again.identical, again.misses) == (True, 0)

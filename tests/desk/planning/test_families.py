@@ -7,7 +7,12 @@ import pytest
 
 from agentic_trading.desk.planning.errors import FamilyError, UnknownFamilyError
 from agentic_trading.desk.planning.families import drop_family, load_family, template_of, use_family
-from agentic_trading.desk.planning.params import StrategyParamRequest, family_terms, read_params
+from agentic_trading.desk.planning.params import (
+    StrategyParamRequest,
+    family_terms,
+    read_params,
+    shipped_family_of,
+)
 from agentic_trading.desk.planning.template import BaseTemplate
 from tests.desk.cli.test_own_families import NEAR_HIGH, SET
 
@@ -49,3 +54,17 @@ def test_shipped_name_is_refused() -> None:
 
     with pytest.raises(FamilyError, match="its name must have 1 to 40 lower-case letters"):
         use_family(Again())
+
+
+def test_validated_set_is_taken_as_it_is(near_high: BaseTemplate) -> None:
+    params = read_params(SET)
+
+    request = StrategyParamRequest.model_validate({"reasoning": "x" * 60, "params": params})
+
+    assert request.params is params
+
+
+def test_sessions_take_shipped_families_only(near_high: BaseTemplate) -> None:
+    assert shipped_family_of("momentum") == "momentum"
+    with pytest.raises(UnknownFamilyError, match=r"'near_high'.* momentum"):
+        shipped_family_of(near_high.family)
