@@ -1,5 +1,6 @@
 """The outside of an agent: the files, networks, processes, clocks and random sources that its code uses."""
 
+import gc
 import sys
 import sysconfig
 import threading
@@ -174,6 +175,7 @@ class OutsideWatch:
 
     code: OwnCode
     seen: Counter[Access] = field(default_factory=Counter)
+    _collecting: bool = False
 
     def of(self, kind: Outside) -> list[tuple[Access, int]]:
         """Return the uses of one kind with their counts, by place."""
@@ -183,6 +185,9 @@ class OutsideWatch:
     def watching(self) -> Generator[None]:
         """Watch this process until the block ends."""
         _HOOK.start(self)
+        # The first at the start of a collection and the last at its end, so that all that it runs is between.
+        gc.callbacks.insert(0, self._before_collection)
+        gc.callbacks.append(self._after_collection)
         before = sys.getprofile()
         threading.setprofile(self._profile)
         sys.setprofile(self._profile)
@@ -191,17 +196,26 @@ class OutsideWatch:
         finally:
             sys.setprofile(before)
             threading.setprofile(None)
+            gc.callbacks.remove(self._before_collection)
+            gc.callbacks.remove(self._after_collection)
             _HOOK.watch = None
+
+    def _before_collection(self, phase: str, _info: Mapping[str, int]) -> None:
+        # Finalizers and callbacks of a collection run wherever memory is asked for, also in the agent's code.
+        self._collecting = self._collecting or phase == "start"
+
+    def _after_collection(self, phase: str, _info: Mapping[str, int]) -> None:
+        self._collecting = self._collecting and phase != "stop"
 
     def audit(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         """Count an audit event."""
-        caller = self.code.caller(frame)
+        caller = None if self._collecting else self.code.caller(frame)
         if caller is not None:
             what = " ".join((event, *(str(each) for each in args[:1] if isinstance(each, str | Path))))
             self._add(_EVENTS[event], what, caller)
 
     def _profile(self, frame: FrameType, event: str, function: Any) -> None:
-        if event != "c_call" or getattr(function, "__name__", "") not in _WATCHED:
+        if event != "c_call" or self._collecting or getattr(function, "__name__", "") not in _WATCHED:
             return
         found = _source(function, frame)
         if found is not None and (caller := self.code.caller(frame)) is not None:
