@@ -191,12 +191,8 @@ async def serve_api(
     """
     is_local = is_loopback(options.host) and not options.behind_proxy
     tls = None if options.tls_files is None else await asyncio.to_thread(server_tls, *options.tls_files)
-    if not (options.behind_proxy or is_loopback(options.host) or tls is not None):
-        allowed = (
-            "127.0.0.1, [::1] or localhost, or --tls-cert and --tls-key, or --behind-proxy if a proxy with TLS is in "
-            "front"
-        )
-        raise OptionError("--http", f"{options.host}, which other machines reach without TLS", allowed)
+    if tls is None:
+        _refuse_open_address(options)
     config = await asyncio.to_thread(_config, options)
     answers = None if options.recording is None else await _recording(options, options.recording, config)
     is_on_bus = config.bus.url is not None
@@ -228,6 +224,16 @@ async def serve_api(
                 await _until(stopping, None if during is None else during(url))
                 say("stopping")
     return None if answers is None else answers.use
+
+
+def _refuse_open_address(options: ServeOptions) -> None:
+    """Raise `OptionError` for an address that other machines reach without TLS."""
+    if not (options.behind_proxy or is_loopback(options.host)):
+        allowed = (
+            "127.0.0.1, [::1] or localhost, or --tls-cert and --tls-key, or --behind-proxy if a proxy with TLS is in "
+            "front"
+        )
+        raise OptionError("--http", f"{options.host}, which other machines reach without TLS", allowed)
 
 
 async def _until(stopping: asyncio.Event, work: Coroutine[None, None, None] | None) -> None:
