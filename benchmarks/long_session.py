@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import linear_regression
 
 from agentic_trading.desk.market.samples import load_sample
-from agentic_trading.desk.session.run import BAR_COLUMNS, bar_row
+from agentic_trading.desk.session.kept_bars import BAR_COLUMNS, bar_row
 from agentic_trading.operate.session_folder import SessionFolder
 from benchmarks.peers.contender import ROOT
 

@@ -19,6 +19,7 @@ from agentic_trading.desk.execution.events import (
 )
 from agentic_trading.desk.execution.order import OrderIntent, Sizing
 from agentic_trading.desk.execution.risk_events import RiskResumed, RiskTripped
+from agentic_trading.desk.feed_events import BarLeftOut, FeedResumed, FeedSilent
 from agentic_trading.desk.instrument import Side
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.triggers import SkipReason, TriggerKind
@@ -241,6 +242,9 @@ BODIES: Final[tuple[EventBody, ...]] = (
     RiskResumed(
         rules=("max_daily_loss_pct",), equity=Decimal("97900.5"), by="ann", why="checked", command_id="command-1"
     ),
+    FeedSilent(symbol="BTCUSDT", last_close=NOW, missing=3),
+    FeedResumed(symbol="BTCUSDT", last_close=NOW),
+    BarLeftOut(symbol="BTCUSDT", timeframe=Timeframe.H1, open_time=NOW),
 )  # fmt: skip
 """One body of each kind, in the order of a decision."""
 

@@ -26,6 +26,7 @@ from agentic_trading.desk.execution.events import (
 )
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.risk_events import RiskResumed, RiskTripped
+from agentic_trading.desk.feed_events import BarLeftOut, FeedResumed, FeedSilent
 from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.planning.events import (
     GenerationAccepted,
@@ -65,6 +66,9 @@ DeskBody = (
     | AgentFailed
     | RiskTripped
     | RiskResumed
+    | FeedSilent
+    | FeedResumed
+    | BarLeftOut
 )
 
 
@@ -93,6 +97,14 @@ KINDS = Kinds[DeskBody](
     AgentFailed,
     RiskTripped,
     RiskResumed,
+    FeedSilent,
+    FeedResumed,
+    BarLeftOut,
+)
+
+
+HaltBody = (
+    AgentWoken | AgentNoted | AgentFailed | RiskTripped | RiskResumed | FeedSilent | FeedResumed | BarLeftOut
 )
 
 
@@ -216,6 +228,7 @@ class SessionCounters:
         cancelled: Cancelled orders, by the reason why the rest was not filled.
         plans: The chosen plans, in order.
         agent_errors: Errors of the agent's handlers.
+        silences: The silences of each feed. An empty symbol counts those of all feeds at once.
         trips: The loss limits that were reached, and the resumes of entries, with their closes.
         entries_halted: The rules that halt entries now, as keys.
 
@@ -235,6 +248,7 @@ class SessionCounters:
     plans: list[PlanChosen] = field(default_factory=list)
     fees: Decimal = ZERO
     agent_errors: int = 0
+    silences: Counter[str] = field(default_factory=Counter)
     entries_halted: dict[str, None] = field(default_factory=dict)
     trips: list[tuple[datetime | None, RiskTripped | RiskResumed]] = field(default_factory=list)
 
@@ -254,14 +268,10 @@ class SessionCounters:
                 self._count_trade(body, event.id)
             case GenerationProposed() | GenerationRejected() | GenerationAccepted() | Triggered() | None:
                 pass
-            case AgentWoken() | AgentNoted() | AgentFailed() | RiskTripped() | RiskResumed():
-                self._count_halt(body, event.as_of)
             case _:
-                assert_never(body)
+                self._count_halt(body, event.as_of)
 
-    def _count_halt(
-        self, body: AgentWoken | AgentNoted | AgentFailed | RiskTripped | RiskResumed, at: datetime | None
-    ) -> None:
+    def _count_halt(self, body: HaltBody, at: datetime | None) -> None:
         match body:
             case AgentFailed():
                 self.agent_errors += 1
@@ -274,8 +284,12 @@ class SessionCounters:
                 self.trips.append((at, body))
                 for rule in body.rules:
                     self.entries_halted.pop(rule, None)
-            case _:
+            case FeedSilent():
+                self.silences[body.symbol] += 1
+            case AgentWoken() | AgentNoted() | FeedResumed() | BarLeftOut():
                 pass
+            case _:
+                assert_never(body)
 
     def _count_intent(self, body: OrderIntent | IntentDenied | OrderDenied) -> None:
         if isinstance(body, OrderIntent):

@@ -16,9 +16,10 @@ import pytest
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.session import trading
+from agentic_trading.desk.session.kept_bars import BAR_COLUMNS, bar_row
 from agentic_trading.desk.session.options import RunOptions
 from agentic_trading.desk.session.report import RunReport
-from agentic_trading.desk.session.run import BAR_COLUMNS, bar_row, run_session
+from agentic_trading.desk.session.run import run_session
 from agentic_trading.desk.session.session_run import (
     SessionObserver,
     SessionResult,

@@ -12,11 +12,12 @@ from typing_extensions import override
 from agentic_trading.desk.agents import history
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import load_sample
+from agentic_trading.desk.session.kept_bars import bar_row
 from agentic_trading.desk.session.options import RunOptions
 from agentic_trading.desk.session.replay import replay
 from agentic_trading.desk.session.report import RunProgress
 from agentic_trading.desk.session.report_builder import report_of
-from agentic_trading.desk.session.run import bar_row, run_session
+from agentic_trading.desk.session.run import run_session
 from agentic_trading.desk.session.session_run import SessionResult
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.interaction import LLMInteraction

@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from agentic_trading.canonical import utc_text
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError
+from agentic_trading.desk.session.kept_bars import BAR_COLUMNS, bar_row
 from agentic_trading.desk.session.replay import replay
-from agentic_trading.desk.session.run import BAR_COLUMNS, bar_row
-from tests.flows.sessions import LOADED, csv_of, decided, on_standard_input, ran, rows_in
+from agentic_trading.operate.session_folder import SessionFolder
+from agentic_trading.platform.errors import OptionError
+from tests.flows.sessions import LOADED, csv_of, decided, events_in, kept_in, on_standard_input, ran, rows_in
 from tests.flows.test_interrupted import interrupted
 
 BTC, ETH = (LOADED[name][:360] for name in ("btcusdt-5m", "ethusdt-5m"))
@@ -65,6 +68,19 @@ async def test_resumed_run_repeats_its_time_slices(tmp_path: Path) -> None:
     assert resumed.data[1].gaps[0].startswith("30 bars missing")
     assert decided(tmp_path / "out").startswith(left)
     assert len(rows_in(tmp_path / "out" / "bars-ETHUSDT.csv")) == 343
+    # ETHUSDT was silent from its third missing bar until it came back, over the restart.
+    assert [each.silences for each in resumed.data] == [0, 1]
+    records = await kept_in(resumed.log)
+    silence = {
+        each.kind: (each.body["symbol"], each.as_of)
+        for each in events_in(records, "feed.silent", "feed.resumed")
+    }
+    assert silence == {
+        "feed.silent": ("ETHUSDT", BTC[332].close_time),
+        "feed.resumed": ("ETHUSDT", LOADED["ethusdt-5m"][360].close_time),
+    }
+    late = {each.body["open_time"] for each in events_in(records, "feed.bar_left_out")}
+    assert late == {utc_text(each.open_time) for each in LOADED["ethusdt-5m"][330:360]}
     assert (await replay(tmp_path / "out", workers=8)).identical
 
 
@@ -80,7 +96,41 @@ async def test_silent_symbol_does_not_stop_others(tmp_path: Path, monkeypatch: p
         monkeypatch.undo()
 
     assert [each.bars for each in report.data] == [30, 0]
+    assert [each.silences for each in report.data] == [0, 1]
     assert (await replay(tmp_path, workers=8)).identical
+
+
+async def test_limit_of_silence_is_kept_and_cannot_change(tmp_path: Path) -> None:
+    with on_standard_input(tmp_path / "in", lines_of(by_time(BTC[:12], ETH[:6]))):
+        report = await ran(tmp_path / "out", **STREAMS, silent_after=5)
+    manifest = await asyncio.to_thread(SessionFolder(tmp_path / "out").read_manifest)
+
+    assert [each.silences for each in report.data] == [0, 1]
+    # Release 0.1.0 must not replay the run, because it would not deny the entries.
+    assert (manifest.silent_after, manifest.version) == (5, 3)
+    with (
+        on_standard_input(tmp_path / "in", lines_of(by_time(BTC[:24], ETH[:24]))),
+        pytest.raises(OptionError, match=r"--silent-after is 4\. Allowed: 5"),
+    ):
+        await ran(tmp_path / "out", **STREAMS, silent_after=4, resume=True)
+    with on_standard_input(tmp_path / "in", lines_of(by_time(BTC[:24], ETH[:24]))):
+        resumed = await ran(tmp_path / "out", **STREAMS, resume=True)
+    assert [each.silences for each in resumed.data] == [0, 1]
+    assert (await replay(tmp_path / "out", workers=8)).identical
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "limit", "version"),
+    [("backtest", None, 0, 2), ("paper", None, 3, 3), ("paper", 0, 0, 2), ("backtest", 2, 2, 3)],
+)
+async def test_only_paper_has_silent_feeds_by_default(
+    mode: str, given: int | None, limit: int, version: int, tmp_path: Path
+) -> None:
+    with on_standard_input(tmp_path / "in", lines_of(by_time(BTC[:6], ETH[:6]))):
+        await ran(tmp_path / "out", **(STREAMS | {"mode": mode}), silent_after=given)
+
+    manifest = await asyncio.to_thread(SessionFolder(tmp_path / "out").read_manifest)
+    assert (manifest.silent_after, manifest.version) == (limit, version)
 
 
 async def test_broken_row_names_line_and_symbol(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.session.feeds import kept_bars
-from agentic_trading.desk.session.run import BAR_COLUMNS, BARS_A_BATCH, BarFiles, bar_row
+from agentic_trading.desk.session.kept_bars import BAR_COLUMNS, BARS_A_BATCH, BarFiles, bar_row
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event

@@ -253,6 +253,10 @@ class Desk:
     ) -> None:
         """Request these weights of all symbols together. Absent symbols have the weight 0.
 
+        A weight is a share of the equity that may be invested: `max_gross_pct` less the costs of a purchase,
+        95 % by default. So weights with a sum of 1 leave room for fees, and a weight of 0.8 buys for 76 % of
+        the equity. `target` and `buy` take shares of the whole equity.
+
         Sales come before purchases, and purchases share the cash. Use no other order request at the same
         close. A position that loses the share `stop_loss` of its entry price is sold.
         """

@@ -21,6 +21,7 @@ from agentic_trading.desk.agents.questions import Questions
 from agentic_trading.desk.exchange import ExecutionReport, Fill
 from agentic_trading.desk.execution.entry_halt import EntryHalt
 from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.execution.silent_feeds import SilentFeeds
 from agentic_trading.desk.market.bar import Bar, ClosedBar
 from agentic_trading.desk.portfolio_intents import BARS_SHOWN, IntentSettings, PortfolioIntents
 from agentic_trading.desk.time_slices import TimeSlice
@@ -41,6 +42,7 @@ class RunnerSettings:
 
     Attributes:
         halt: Halts entries after a loss limit or errors of the agent.
+        silent_feeds: Halts the entries of symbols without bars.
         ends_on_error: Whether an error of a handler ends the session, as in a backtest.
 
     """
@@ -49,6 +51,7 @@ class RunnerSettings:
     questions: Questions
     session: DeskSession
     halt: EntryHalt
+    silent_feeds: SilentFeeds
     ends_on_error: bool
 
 
@@ -99,8 +102,9 @@ class AgentRunner:
         """
         if not time_slice.bars:
             return []
+        cancelled = await self._settings.silent_feeds.check(time_slice)
         checked = await self._settings.halt.check(time_slice.at)
-        self.report(checked.cancelled)
+        self.report([*cancelled, *checked.cancelled])
         if checked.is_resumed:
             self._errors.clear()
         await self._orders.begin()

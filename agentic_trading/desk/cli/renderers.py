@@ -22,6 +22,7 @@ from agentic_trading.desk.execution.events import (
 )
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.risk_events import RiskResumed, RiskTripped
+from agentic_trading.desk.feed_events import BarLeftOut, FeedResumed, FeedSilent
 from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.planning.events import (
     GenerationAccepted,
@@ -86,6 +87,9 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     AgentFailed.KIND: ("agent handler symbol", "error place in_a_row halts_entries"),
     RiskTripped.KIND: ("rule percent base floor equity", "day zone resume"),
     RiskResumed.KIND: ("rules equity", "by why"),
+    FeedSilent.KIND: ("symbol last_close missing",),
+    FeedResumed.KIND: ("symbol last_close",),
+    BarLeftOut.KIND: ("symbol timeframe open_time",),
 })
 """The values of an event that are shown, by kind, in the form of `chains.SHOWN`."""
 
@@ -115,6 +119,9 @@ NAMES: Final = MappingProxyType({
     AgentFailed.KIND: "agent error",
     RiskTripped.KIND: "entries halted",
     RiskResumed.KIND: "entries resumed",
+    FeedSilent.KIND: "silent feed",
+    FeedResumed.KIND: "feed resumed",
+    BarLeftOut.KIND: "late bar",
 })
 """The name of a step, by kind."""
 
@@ -193,6 +200,9 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
         "day {day} in {zone}",
     ),
     RiskResumed.KIND: ("{rules}", "equity {equity}", "by {by}"),
+    FeedSilent.KIND: ("{symbol}", "{missing} bars missing since {last_close}"),
+    FeedResumed.KIND: ("{symbol}", "silent since {last_close}"),
+    BarLeftOut.KIND: ("{symbol} {timeframe} opened at {open_time}",),
 })
 """A sentence about a step, by kind, as parts with the names of values. A part without a value is left out."""
 

@@ -213,6 +213,16 @@ Grace = Annotated[
         help="In mode paper, wait this long after a close for the bars of other symbols on standard input.",
     ),
 ]
+SilentAfter = Annotated[
+    int | None,
+    typer.Option(
+        "--silent-after",
+        metavar="N",
+        min=0,
+        help="Halt the entries of a symbol after N missing bars, until its next bar. 0: never. "
+        "[default: 3 in mode paper, 0 in a backtest]",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, without a progress bar.")]
 
 AgentPath = Annotated[
@@ -279,6 +289,7 @@ def run_command(
     resume: Resume = False,
     auto_resume: AutoResume = False,
     grace: Grace = "30s",
+    silent_after: SilentAfter = None,
     answers_from: cli_options.AnswersFrom = None,
     ledger: LedgerUrl = None,
     bus: cli_options.RunBus = None,
@@ -305,21 +316,22 @@ def run_command(
     session: dict[str, Any] = {"inject": inject, "seed": seed, "family": family, "rounds": rounds}
     session |= {"bars": bars, "budget_usd": budget_usd, "max_calls": max_calls, "estimate": estimate}
     runs, loaded = _started(config, own_model=own_model_row(model, price, context), **own)
-    session |= {"model": model, "timeframe": timeframe, "recorded_from": recorded_from}
+    session |= {"model": model, "timeframe": timeframe, "silent_after": silent_after, "calendar": calendar}
     session |= _traded(names := names_in(data), columns, agent, agent_config, bars)
-    session |= {"record": record or base_url is not None, "answers_from": tuple(answers_from or ())}
+    session |= {"record": record or base_url is not None, "recorded_from": recorded_from}
     session |= {"provider": provider or (CONFIGURED if loaded.models else "rules")}
-    session |= {"grace": cli_options.duration_in("--grace", grace)}
-    session |= {"inference_rate": inference_rate, "out": out or runs / folder_for(names)}
-    session |= {"calendar": calendar, "resume": resume or (auto_resume and _has_run(session["out"]))}
+    session |= {"grace": cli_options.duration_in("--grace", grace), "inference_rate": inference_rate}
+    session |= _placed(out or runs / folder_for(names), resume, auto_resume, answers_from)
     gate = _gate(min_net_pnl, max_inference_share)
     run_and_print(RunOptions(config=loaded, **session), yes=yes, as_json=as_json, page=report, gate=gate)
 
 
-def _has_run(folder: Path) -> bool:
+def _placed(out: Path, resume: bool, auto_resume: bool, answers_from: list[Path] | None) -> dict[str, Any]:  # noqa: FBT001 - the flags of `run`
+    """Return the folder of the session, and whether its last run is continued."""
     from agentic_trading.operate.session_folder import SessionFolder
 
-    return SessionFolder(folder).last_run() > 0
+    resumes = resume or (auto_resume and SessionFolder(out).last_run() > 0)
+    return {"out": out, "resume": resumes, "answers_from": tuple(answers_from or ())}
 
 
 def _gate(min_net_pnl: Decimal | None, max_share: Decimal | None) -> Any:

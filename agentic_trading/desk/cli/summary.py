@@ -25,7 +25,7 @@ from agentic_trading.operate.lines import format_time, printable, usd
 RULES: Final = "rules"
 LOCAL: Final = "local"
 SHORTFALL: Final = "shortfall"
-IN_SAMPLE: Final = "in sample: the rules were written with this sample in view"
+IN_SAMPLE: Final = "no: the rules were written with this sample in view"
 MOST_YEARLY: Final = 100.0
 """Largest yearly rate that is printed, as a fraction. A larger rate means that the session was too short."""
 A_DAY: Final = timedelta(days=1)
@@ -130,12 +130,14 @@ def _notes(fed: DataReport) -> Iterator[tuple[str, str]]:
         yield "", line
     if fed.companion:
         yield "", f"reference market, because no other market was given: {fed.companion}"
-    if fed.duplicates:
-        yield "", f"repeated bars: {fed.duplicates}, left out"
-    if fed.unclosed:
-        yield "", f"unclosed bars: {pluralize(fed.unclosed, 'row')}, left out"
-    if fed.late:
-        yield "", f"late bars: {fed.late}, left out"
+    left_out = {
+        "repeated bars": fed.duplicates,
+        "unclosed bars": pluralize(fed.unclosed, "row") if fed.unclosed else 0,
+        "late bars": fed.late,
+    }
+    yield from (("", f"{kind}: {number}, left out") for kind, number in left_out.items() if number)
+    if fed.silences:
+        yield "", f"silent feed: {pluralize(fed.silences, 'time')}"
     if fed.unread:
         yield "", f"columns not read: {', '.join(output.capped(fed.unread))}"
 
@@ -183,7 +185,7 @@ def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
         fed_as = {fed.name if is_panel else fed.symbol: fed for fed in report.data}
         for name, fed in fed_as.items():
             known = "unknown: your own agent" if report.agent else "unknown: your own data"
-            yield f"P&L on {name}", IN_SAMPLE if fed.is_sample and not report.agent else known
+            yield f"out of sample, {name}", IN_SAMPLE if fed.is_sample and not report.agent else known
     else:
         calls = {reports.KNOWLEDGE.get(mark, mark): calls for mark, calls in report.knowledge.items()}
         yield "P&L by training cutoff", f"in calls: {output.counts(calls)}"

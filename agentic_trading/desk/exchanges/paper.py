@@ -433,13 +433,14 @@ class PaperExchange:
     async def cancel(self, order_id: str) -> exchange_api.Cancellation | None:
         """Cancel the unfilled rest of an order.
 
-        The time of the cancellation is that of the last bar, or `active_from` before the first bar.
+        The time of the cancellation is the last close of any symbol, or `active_from` before the first bar.
         """
         state = self._states.get(order_id)
         if state is None or state.left == 0:
             return None
-        last = self._last.get(state.order.symbol)
-        at = state.order.active_from if last is None else last.close_time
+        # Not the last close of the order's symbol, which may have had no bar for hours.
+        closes = (bar.close_time for bar in self._last.values())
+        at = max(closes, default=state.order.active_from)
         cancellation = state.end(exchange_api.CancelReason.REQUESTED, at)
         self._forget_ended()
         return cancellation

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import assert_never
+from typing import Final, assert_never
 
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
@@ -22,6 +22,8 @@ from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.event import EventBody
 
 MINUTE = timedelta(minutes=1)
+FEED_SILENT: Final = "feed_silent"
+"""The rule that halts the entries of a symbol whose feed is silent."""
 
 
 class TradeJournal:
@@ -109,6 +111,7 @@ class OrderRouter:
 
     Attributes:
         entries_halted: The rule that halts all entries. Empty without a halt.
+        silent_symbols: The symbols whose feed is silent. Their entries are halted.
 
     """
 
@@ -128,6 +131,7 @@ class OrderRouter:
         self._last: dict[str, Bar] = {}
         self._submitted: deque[datetime] = deque()
         self.entries_halted = ""
+        self.silent_symbols: set[str] = set()
 
     async def place(
         self, intent: OrderIntent, strategy: FillStrategy, *, known_at: datetime
@@ -194,12 +198,12 @@ class OrderRouter:
         """Cancel the unfilled orders of a symbol, and record the cancellations."""
         return await self._withdraw(lambda order: order.symbol == symbol)
 
-    async def withdraw_entries(self) -> list[exchange_api.Cancellation]:
-        """Cancel the unfilled entries of all symbols, and record the cancellations.
+    async def withdraw_entries(self, symbol: str = "") -> list[exchange_api.Cancellation]:
+        """Cancel the unfilled entries of a symbol, or of all symbols, and record the cancellations.
 
         Exits stay, and filled quantities stay guarded by their stops and targets.
         """
-        return await self._withdraw(lambda order: not order.reduce_only)
+        return await self._withdraw(lambda order: not order.reduce_only and symbol in {"", order.symbol})
 
     async def equity(self) -> Decimal:
         """Return cash and positions at the last closes."""
@@ -253,7 +257,6 @@ class OrderRouter:
             last_close=ZERO,
             equity=account.equity(marks),
             gross=_gross(account, working, marks, nets_exits=self._risk_limits.nets_exits),
-            entries_halted=self.entries_halted,
             open_orders=len(working),
             orders_last_minute=len(self._submitted),
         )
@@ -261,12 +264,17 @@ class OrderRouter:
             symbol: replace(
                 whole,
                 last_close=marks[symbol],
+                entries_halted=self._halted_by(symbol),
                 position=account.quantity(symbol),
                 pending=pending.get(symbol, ZERO),
                 halted=self._last[symbol].volume == 0,
             )
             for symbol in symbols
         }
+
+    def _halted_by(self, symbol: str) -> str:
+        """Return the rule that halts the entries of a symbol. Empty without a halt."""
+        return self.entries_halted or (FEED_SILENT if symbol in self.silent_symbols else "")
 
 
 def _gross(

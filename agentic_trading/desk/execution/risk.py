@@ -62,7 +62,7 @@ class RiskFacts:
         gross: The value of all positions and open entries of all symbols at their marks, long and short
             added.
         halted: Whether the last bar had no trades.
-        entries_halted: The rule that halts all entries. Empty without a halt.
+        entries_halted: The rule that halts the entries of the symbol. Empty without a halt.
         open_orders: The number of orders with an unfilled rest.
         orders_last_minute: The number of orders submitted in the last 60 seconds.
 
@@ -345,7 +345,7 @@ def _size_rejections(
 
 
 def _halt_rejections(facts: RiskFacts) -> Iterator[Rejection]:
-    """Yield the rule that halts all entries."""
+    """Yield the rule that halts the entries of the symbol."""
     if facts.entries_halted:
         yield Rejection(rule=facts.entries_halted, was="an entry while entries are halted", allowed="exits")
 

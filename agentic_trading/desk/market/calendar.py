@@ -23,6 +23,13 @@ class Calendar(Protocol):
         ...
 
 
+def missing_between(last: Bar, bar: Bar, calendar: Calendar | None) -> int:
+    """Return the number of bars that could have opened between two bars. Without a calendar, the market never closes."""
+    if calendar is None:
+        return (bar.open_time - last.close_time) // last.timeframe.length
+    return calendar.missing_between(last, bar)
+
+
 class OpenTimes:
     """A calendar of the open times of all bars, in order."""
 

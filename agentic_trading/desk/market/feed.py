@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from pydantic import BaseModel
 
 from agentic_trading.desk.market.bar import Bar, Timeframe
-from agentic_trading.desk.market.calendar import Calendar
+from agentic_trading.desk.market.calendar import Calendar, missing_between
 from agentic_trading.desk.market.errors import BarSequenceError
 
 
@@ -150,7 +150,7 @@ class Continuity:
                 f"{last.close_time.isoformat()} or later",
             )
         self._last = bar
-        missing = self._missing(last, bar)
+        missing = missing_between(last, bar, self._calendar)
         return (self._gap(last, bar, missing), bar) if missing else (bar,)
 
     def _check_identity(self, line: int, bar: Bar) -> None:
@@ -166,12 +166,6 @@ class Continuity:
                 allowed = f"{before}, as in the bar that already opened at {first.open_time.isoformat()}"
                 raise BarSequenceError(self._source, line, field, now, allowed)
         return Duplicate(symbol=self._symbol, timeframe=self._timeframe, open_time=first.open_time)
-
-    def _missing(self, last: Bar, bar: Bar) -> int:
-        """Return the number of bars that could have opened between two bars."""
-        if self._calendar is None:
-            return (bar.open_time - last.close_time) // self._timeframe.length
-        return self._calendar.missing_between(last, bar)
 
     def _gap(self, last: Bar, bar: Bar, missing: int) -> Gap:
         return Gap(

@@ -81,7 +81,7 @@ def sample_row(run: RunOnRecord) -> AssumptionRow:
     """Return whether the run is out of sample."""
     report = run.report
     if report.provider == "rules":
-        is_known = any(each.is_sample for each in report.data)
+        is_known = not report.agent and any(each.is_sample for each in report.data)
         return AssumptionRow("out of sample", "no" if is_known else "unknown", origin_of_sample(run))
     is_after = is_after_cutoff(run)
     calls = ", ".join(f"{n:,} {KNOWLEDGE.get(mark, mark)}" for mark, n in report.knowledge.items())
@@ -92,7 +92,9 @@ def sample_row(run: RunOnRecord) -> AssumptionRow:
 
 
 def origin_of_sample(run: RunOnRecord) -> str:
-    """Return where the bars of a run of the rules are from."""
+    """Return where the bars and the rules of a run without a model are from."""
+    if run.report.agent:
+        return "The rules are those of your own agent."
     if any(each.is_sample for each in run.report.data):
         return "The bars ship with the package, and the rules were written with them in view."
     return "The bars are your own data."

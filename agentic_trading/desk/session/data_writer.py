@@ -20,7 +20,7 @@ from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import Continuity, Duplicate
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.data_check import MOST_SYMBOLS, fill, new_table, stated_timeframe
-from agentic_trading.desk.session.run import BAR_COLUMNS, bar_row
+from agentic_trading.desk.session.kept_bars import BAR_COLUMNS, bar_row
 from agentic_trading.errors import extra_named
 from agentic_trading.files import replace_file
 from agentic_trading.platform.errors import OptionError

@@ -39,6 +39,8 @@ Estimate = Literal["bound", "exact"]
 DEFAULT_BUDGET_USD = Decimal(5)
 GRACE: Final = timedelta(seconds=30)
 """The default grace period. The sender of bars needs a few seconds after their close."""
+SILENT_AFTER: Final = 3
+"""The default number of missing bars after which a feed of a session on paper is silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class RunOptions(choices.ProviderOptions):
         calendar: The calendar of the exchange, by its name in `exchange_calendars`. Empty for a market that
             never closes.
         grace: The wait for the other symbols of standard input after the close of a bar, in mode `paper`.
+        silent_after: The number of missing bars after which a feed is silent, or 0 for never. None for
+            `SILENT_AFTER` in mode `paper`, and for 0 in a backtest.
 
     Raises:
         OptionError: If a value is not allowed, or values do not fit together.
@@ -101,6 +105,7 @@ class RunOptions(choices.ProviderOptions):
     columns: Mapping[str, str] = field(default_factory=lambda: NO_COLUMNS)
     calendar: str = ""
     grace: timedelta = GRACE
+    silent_after: int | None = None
 
     def __post_init__(self) -> None:
         """Check all values that need no file."""
@@ -205,7 +210,20 @@ class RunOptions(choices.ProviderOptions):
     def has_new_terms(self) -> bool:
         """Whether a term is set that release 0.1.0 does not know, so that it must not replay the run."""
         config = self.config
-        return bool(config.risk.rules) or config.economics.is_set or bool(self.calendar)
+        has_limits = bool(config.risk.rules) or config.economics.is_set
+        return has_limits or bool(self.calendar) or self.halts_silent_symbols
+
+    @property
+    def silence(self) -> int:
+        """The number of missing bars after which a feed is silent. 0 if none ever is."""
+        if self.silent_after is not None:
+            return self.silent_after
+        return SILENT_AFTER if self.mode == "paper" else 0
+
+    @property
+    def halts_silent_symbols(self) -> bool:
+        """Whether a symbol can be silent while another one has a bar."""
+        return self.silence > 0 and (len(self.data) > 1 or self.data[0] in PANELS)
 
     @property
     def rate_text(self) -> str:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from agentic_trading.client.gateway import AskingGateway, GatewayReply
 from agentic_trading.client.outcome import StructuredOutcome
+from agentic_trading.desk.execution.silent_feeds import SilenceLimit
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.agents import OwnAgent, agent_of_run, shipped_agent, source_changes
@@ -293,6 +294,7 @@ async def _setup(
         inference_rate=manifest.inference_rate,
         zone=manifest.zone,
         resumes=resumes,
+        silence=SilenceLimit(manifest.silent_after, await kept_calendar(folder, manifest)),
         feeds=[await recorded_feed(folder, manifest, source) for source in manifest.data],
         most_bars=None,
         answers=replayed_run(manifest, recorded),

@@ -45,6 +45,7 @@ class DataReport(BaseModel, frozen=True):
         duplicates: The number of repeated bars, which were left out.
         unclosed: The number of rows that were left out because their bar had not closed.
         late: The number of bars that were left out because they came after the grace period.
+        silences: The number of times that its feed was silent, alone or with all others.
         unread: The names of unknown columns.
         quiet: Descriptions of three or more bars in a row without a trade.
         is_sample: Whether the bars ship with the package, so that the built-in rules were written with them
@@ -63,6 +64,7 @@ class DataReport(BaseModel, frozen=True):
     duplicates: int
     unclosed: int = 0
     late: int = 0
+    silences: int = 0
     unread: list[str] = []
     quiet: list[str] = []
     is_sample: bool = False

@@ -309,6 +309,7 @@ def _data_report(source: DataSource, played: SessionResult) -> report.DataReport
         duplicates=bars.duplicates,
         unclosed=bars.unclosed,
         late=bars.late,
+        silences=played.counters.silences[source.symbol] + played.counters.silences[""],
         unread=bars.unread,
         is_sample=without_symbol(source.name) in {*SAMPLES, *PANELS},
         companion=_companion(source, played),

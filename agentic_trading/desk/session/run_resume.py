@@ -174,6 +174,10 @@ def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Seque
         "--inference-rate": (options.rate_text, manifest.inference_rate),
         "zone": (options.config.zone, manifest.zone),
         "--calendar": (options.calendar, manifest.calendar),
+        "--silent-after": (
+            manifest.silent_after if options.silent_after is None else options.silent_after,
+            manifest.silent_after,
+        ),
         **terms_now_and_before(options, manifest),
     }
     # The bus must be the same, because its claims and its ledger have the calls that were already paid for.

@@ -115,6 +115,7 @@ async def new_run(
             inference_rate=options.rate_text,
             zone=options.config.zone,
             calendar=options.calendar,
+            silent_after=options.silence,
             first_seq=(await store.head())[0],
             starts=1,
             started_at=SystemClock().now(),

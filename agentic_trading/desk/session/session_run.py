@@ -19,7 +19,10 @@ from agentic_trading.desk.economics import CostOfQuestions, EconomicGateway
 from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
 from agentic_trading.desk.execution.entry_halt import NoResumes, ResumeSource
 from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.execution.order_router import TradeJournal
 from agentic_trading.desk.execution.shortfall import Baselines
+from agentic_trading.desk.execution.silent_feeds import SilenceLimit
+from agentic_trading.desk.feed_watch import FeedWatch
 from agentic_trading.desk.inference import DOLLARS, InferenceRate
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.late_bars import GracePeriod
@@ -54,6 +57,7 @@ class SessionSetup:
         zone: The time zone of the days of limits.
         resumes: The commands of operators that resume halted entries.
         grace: The wait for late bars of live feeds. None to wait for every feed.
+        silence: The number of missing bars after which a feed is silent.
 
     """
 
@@ -75,6 +79,7 @@ class SessionSetup:
     zone: str = "UTC"
     resumes: ResumeSource = field(default_factory=NoResumes)
     grace: GracePeriod | None = None
+    silence: SilenceLimit = field(default_factory=SilenceLimit)
 
     @property
     def question_limits(self) -> Economics:
@@ -317,7 +322,11 @@ async def _trade(
     counted = CountingGateway(observer.wrap(client), result.counters)
     gateway = DecisionLoggingGateway(EconomicGateway(counted, cost))
 
+    journal = TradeJournal(counted, setup.silence.clock or setup.clock, tenant_id=setup.config.tenant_ids[0])
+    watch = FeedWatch(setup.session_id, setup.silence, journal)
+
     async def before_slice(time_slice: TimeSlice) -> None:
+        await watch.before_slice()
         cost.begin(time_slice.at)
         await observer.before_slice(time_slice)
 
@@ -326,6 +335,7 @@ async def _trade(
             result.bars[bar.symbol].add(bar)
         for note in time_slice.notes:
             result.bars[note.symbol].note(note)
+        await watch.after_slice(time_slice)
         equity = (await exchange.account()).equity(result.marks)
         cost.end(equity)
         result.curve.add(time_slice.at, time_slice.bars, equity, result.fills)
@@ -343,6 +353,7 @@ async def _trade(
         risk=setup.risk,
         zone=zone,
         resumes=setup.resumes,
+        silence=setup.silence,
         session_id=setup.session_id,
         tenant=setup.config.tenant_ids[0],
         gateway=gateway,
@@ -355,4 +366,5 @@ async def _trade(
     )
     result.instruments, result.intents, result.fills = venue.instruments, session.intents, session.fills
     observer.on_start(session)
-    await session.run(setup.feeds, most_bars=setup.most_bars, grace=setup.grace)
+    async with watch.watched():
+        await session.run(setup.feeds, most_bars=setup.most_bars, grace=setup.grace)

@@ -26,6 +26,7 @@ from agentic_trading.desk.execution.check import check_fill_strategy
 from agentic_trading.desk.execution.entry_halt import EntryHalt, NoResumes, ResumeSource
 from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
 from agentic_trading.desk.execution.shortfall import Baselines
+from agentic_trading.desk.execution.silent_feeds import SilenceLimit, SilentFeeds
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.instrument import USDT, Instruments
 from agentic_trading.desk.market import feeds as market_feeds
@@ -303,6 +304,7 @@ def trading_session(
     risk: LossLimits = LossLimits(),  # noqa: B008 - frozen
     zone: tzinfo = UTC,
     resumes: ResumeSource | None = None,
+    silence: SilenceLimit = SilenceLimit(),  # noqa: B008 - frozen
     session_id: str,
     tenant: str,
     gateway: AskingGateway,
@@ -324,6 +326,7 @@ def trading_session(
         risk: The loss limits of the configuration. Those of the agent hold too.
         zone: The time zone of the days of loss limits.
         resumes: The commands of operators that resume halted entries. Default: there are none.
+        silence: The number of missing bars that halts the entries of a symbol. Default: no number does.
         session_id: The ids of the session are derived from it.
         tenant: The tenant that pays.
         gateway: Runs the calls and records the events.
@@ -356,6 +359,7 @@ def trading_session(
         questions=Questions(gateway, clock, tenant, answers.asked_by, agent.workflows),
         session=session,
         halt=EntryHalt(session_id, risk_limits, zone, router, journal, resumes or NoResumes()),
+        silent_feeds=SilentFeeds(session_id, symbols, silence, router, journal),
         ends_on_error=ends_on_error,
     )
     executor = _execution_settings(agent, answers, session_id, tenant)

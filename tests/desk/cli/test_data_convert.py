@@ -18,7 +18,7 @@ from agentic_trading.cli.exits import ExitCode
 from agentic_trading.desk.market.bar import LENGTHS, Bar, Timeframe
 from agentic_trading.desk.session.data_writer import convert_file
 from agentic_trading.desk.session.feeds import open_feeds, sources
-from agentic_trading.desk.session.run import BAR_COLUMNS, bar_row
+from agentic_trading.desk.session.kept_bars import BAR_COLUMNS, bar_row
 from tests.cli.conftest import Command
 
 

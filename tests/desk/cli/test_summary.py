@@ -46,7 +46,7 @@ def line_with(text: str, start: str) -> str:
         ("cancelled", "cancelled 2: deadline 2"),
         ("open at the end", "open at the end -0.5 BTCUSDT at 27900.50, unrealised +49.75"),
         ("assumptions", "assumptions fees of 2 bps · no latency"),
-        ("P&L on", "P&L on BTCUSDT in sample: the rules were written with this sample in view"),
+        ("out of sample", "out of sample, BTCUSDT no: the rules were written with this sample in view"),
         ("this run", "this run -12.50 -0.12 % +3.40 bps"),
         ("market orders", "market orders instead -15.75 -0.16 % +7.50 bps"),
         ("buy and hold", "buy and hold +310.00 +3.10 %"),
@@ -159,7 +159,7 @@ def test_later_run_digest_is_explained() -> None:
 def test_own_data_profit_not_in_sample() -> None:
     words = told(data=[fed(symbol="SOLUSDT", is_sample=False)])
 
-    assert line_with(words, "P&L on") == "P&L on SOLUSDT unknown: your own data"
+    assert line_with(words, "out of sample") == "out of sample, SOLUSDT unknown: your own data"
 
 
 def test_model_profit_split_by_training_cutoff() -> None:

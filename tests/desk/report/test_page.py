@@ -337,6 +337,15 @@ def test_commands_quote_their_folder(faulty: RunOnRecord) -> None:
     ]
 
 
+def test_page_of_an_own_agent_names_it(faulty: RunOnRecord) -> None:
+    report = faulty.report.model_copy(update={"agent": "breakout:Breakout", "provider": "rules"})
+    page = view(replace(faulty, report=report))
+
+    assert page.commands[0].text.endswith(" --agent breakout:Breakout")
+    assert rows(page)["out of sample"] == ("unknown", "The rules are those of your own agent.")
+    assert page.claim == "The rules are those of your own agent. This is one run of one period."
+
+
 def test_cheap_calls_have_a_visible_cost(faulty: RunOnRecord) -> None:
     attempts = [replace(each, first_cost_nusd=3_000) for each in faulty.attempts]
 

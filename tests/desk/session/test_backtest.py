@@ -22,8 +22,8 @@ from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.session.agents import load_agent
 from agentic_trading.desk.session.backtest import frame_sources
 from agentic_trading.desk.session.feeds import open_feeds
+from agentic_trading.desk.session.kept_bars import BAR_COLUMNS, bar_row
 from agentic_trading.desk.session.replay import replay
-from agentic_trading.desk.session.run import BAR_COLUMNS, bar_row
 from agentic_trading.platform.errors import OptionError
 
 

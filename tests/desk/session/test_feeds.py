@@ -13,7 +13,7 @@ from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.feeds import ResumedFeed, kept_bars, open_feed, sources, without_symbol
-from agentic_trading.desk.session.run import BAR_COLUMNS, bar_row
+from agentic_trading.desk.session.kept_bars import BAR_COLUMNS, bar_row
 from agentic_trading.operate.session_folder import DataSource
 from agentic_trading.platform.errors import OptionError
 from tests.desk.market.bars import bar, rows, series

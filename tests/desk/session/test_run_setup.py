@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.desk.session import trading
-from agentic_trading.desk.session.run import BarFiles
+from agentic_trading.desk.session.kept_bars import BarFiles
 from agentic_trading.desk.session.run_resume import read_interrupted_run
 from agentic_trading.desk.session.run_setup import recorded_attempts
 from agentic_trading.desk.session.session_run import SessionObserver, SessionResult, play_session
