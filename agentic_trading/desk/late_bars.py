@@ -10,7 +10,7 @@ from typing import Any
 from agentic_trading.clock import Clock
 from agentic_trading.desk.market.bar import EPOCH, Bar
 from agentic_trading.desk.market.calendar import Calendar
-from agentic_trading.desk.market.feed import BarFeed, Continuity, FeedItem, Gap, LateBar, Note
+from agentic_trading.desk.market.feed import BarFeed, Continuity, FeedItem, Gap, LateBar, Note, close_items
 from agentic_trading.desk.time_slices import TimeSlice
 
 
@@ -114,9 +114,9 @@ class _LiveReader:
         self.notes: list[Note] = []
 
     def ask(self) -> None:
-        """Begin to read the next bar, unless this has begun or the limit on bars is reached."""
+        """Begin to read the next bar, unless this has begun."""
         self.head = None
-        if self.reading is None and self._left != 0 and not self._has_ended:
+        if self.reading is None and not self._has_ended:
             self._asked_at = self._grace.clock.now()
             self.reading = self._group.create_task(self._next(), name=f"feed-{self._symbol}")
 
@@ -165,6 +165,9 @@ class _LiveReader:
 
     async def _next(self) -> Bar | Exception | None:
         try:
+            if self._left == 0:
+                await close_items(self._items)
+                return None
             async for item in self._items:
                 if isinstance(item, Bar):
                     return item

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from agentic_trading.desk.market.bar import Bar, Resampler, Timeframe
 from agentic_trading.desk.market.correlation import CLOSES_KEPT, Close, ReferenceMarket
-from agentic_trading.desk.market.feed import BarFeed, FeedItem, Note
+from agentic_trading.desk.market.feed import BarFeed, FeedItem, Note, close_items
 from agentic_trading.desk.market.snapshot import BASE
 
 
@@ -57,6 +57,7 @@ class _Reader:
         """Move to the next bar, or to the end. Harmless at the end."""
         self.head = None
         if self._left == 0:
+            await close_items(self._items)
             return
         async for item in self._items:
             if isinstance(item, Bar):

@@ -368,6 +368,7 @@ class SharedStream:
 
     Its rows need the column `symbol`. Rows of symbols without a feed are skipped. Create all feeds before you
     iterate one of them. A line is read when a feed needs its next bar, and kept until all feeds have read it.
+    A feed that is closed needs no more lines.
 
     Args:
         fd: The file descriptor, as in `StdinFeed`.
@@ -378,7 +379,7 @@ class SharedStream:
     def __init__(self, fd: int, *, name: str = "stdin") -> None:
         self._name = name
         self._lines = stream_lines(fd, name)
-        self._unread: list[deque[tuple[int, bytes]]] = []
+        self._unread: dict[str, deque[tuple[int, bytes]]] = {}
         self._reading = asyncio.Lock()
         self._has_ended = False
 
@@ -391,25 +392,30 @@ class SharedStream:
         columns: Mapping[str, str] = NO_COLUMNS,
     ) -> "SharedStreamFeed":
         """Return the feed of one symbol. The arguments are those of `StdinFeed`."""
-        unread: deque[tuple[int, bytes]] = deque()
-        self._unread.append(unread)
+        self._unread[symbol] = deque()
         rows = _Rows(
             self._name, symbol, timeframe, clock=clock, columns=columns, skips_others=True, needs_symbol=True
         )
-        return SharedStreamFeed(symbol, timeframe, rows, self._lines_of(unread))
+        return SharedStreamFeed(symbol, timeframe, rows, self)
 
-    async def _lines_of(self, unread: deque[tuple[int, bytes]]) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield all lines of the stream, for one feed."""
-        while True:
-            while unread:
-                yield unread.popleft()
+    async def next_line(self, symbol: str) -> tuple[int, bytes] | None:
+        """Return the next line for the feed of a symbol, or None at the end."""
+        unread = self._unread.get(symbol)
+        while unread is not None:
+            if unread:
+                return unread.popleft()
             # The lock is free between two lines, so that the feed of a silent symbol does not hold up others.
             async with self._reading:
                 if unread:
                     continue
                 if self._has_ended:
-                    return
+                    return None
                 await self._read()
+        return None
+
+    def drop(self, symbol: str) -> None:
+        """Keep no more lines for the feed of a symbol."""
+        self._unread.pop(symbol, None)
 
     async def _read(self) -> None:
         """Read the next line for all feeds."""
@@ -417,26 +423,39 @@ class SharedStream:
         if line is None:
             self._has_ended = True
             return
-        for unread in self._unread:
+        for unread in self._unread.values():
             unread.append(line)
 
 
 class SharedStreamFeed:
-    """The bars of one symbol of a `SharedStream`. An error has the line and the symbol."""
+    """The bars of one symbol of a `SharedStream`. An error has the line and the symbol.
 
-    def __init__(
-        self, symbol: str, timeframe: Timeframe, rows: _Rows, lines: AsyncIterator[tuple[int, bytes]]
-    ) -> None:
+    It is its own iterator, so that it can be closed before its first bar.
+    """
+
+    def __init__(self, symbol: str, timeframe: Timeframe, rows: _Rows, stream: SharedStream) -> None:
         self.symbol = symbol
         self.timeframe = timeframe
         self._rows = rows
-        self._lines = lines
+        self._stream = stream
+        self._items: deque[FeedItem] = deque()
 
-    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+    def __aiter__(self) -> AsyncIterator[FeedItem]:
         """Yield the bars, with notes between them, until the sender closes the stream."""
-        async for line, raw in self._lines:
-            for item in await self._rows.items(line, raw):
-                yield item
+        return self
+
+    async def __anext__(self) -> FeedItem:
+        """Return the next bar or note."""
+        while not self._items:
+            line = await self._stream.next_line(self.symbol)
+            if line is None:
+                raise StopAsyncIteration
+            self._items.extend(await self._rows.items(*line))
+        return self._items.popleft()
+
+    async def aclose(self) -> None:
+        """End the feed. The stream keeps no more lines for it."""
+        self._stream.drop(self.symbol)
 
 
 async def read_when_ready(fd: int) -> bytes:

@@ -252,12 +252,17 @@ class ReadAhead:
                 self._ahead.popleft()
         return False
 
-    async def __aiter__(self) -> AsyncIterator[bar_feed.FeedItem]:
+    def __aiter__(self) -> AsyncIterator[bar_feed.FeedItem]:
         """Yield the items that were read ahead, then all others."""
-        while self._ahead:
-            yield self._ahead.popleft()
-        async for item in self._items:
-            yield item
+        return self
+
+    async def __anext__(self) -> bar_feed.FeedItem:
+        """Return the next item."""
+        return self._ahead.popleft() if self._ahead else await anext(self._items)
+
+    async def aclose(self) -> None:
+        """End the iteration of the feed."""
+        await bar_feed.close_items(self._items)
 
 
 async def open_feeds(
@@ -336,10 +341,14 @@ class CheckedFeed:
 
     async def __aiter__(self) -> AsyncIterator[bar_feed.FeedItem]:
         """Yield bars and notes, until a step contradicts the timeframe."""
-        async for item in self._feed:
-            if isinstance(item, Bar) and not self._steps.add(item):
-                self._steps.refuse_unknown()
-            yield item
+        items = aiter(self._feed)
+        try:
+            async for item in items:
+                if isinstance(item, Bar) and not self._steps.add(item):
+                    self._steps.refuse_unknown()
+                yield item
+        finally:
+            await bar_feed.close_items(items)
         _refuse_empty(self._name, self._steps)
 
 
@@ -362,20 +371,24 @@ class ResumedFeed:
         """Yield bars and notes. A bar that the earlier run used is yielded once."""
         continuity = bar_feed.Continuity("resumed", self.symbol, self.timeframe, self._calendar)
         line, last = 0, EPOCH
-        async for item in self._fed:
-            if isinstance(item, Bar):
-                line, last = line + 1, item.close_time
+        items = aiter(self._feed)
+        try:
+            async for item in self._fed:
+                if isinstance(item, Bar):
+                    line, last = line + 1, item.close_time
+                    for admitted in continuity.admit(line, item):
+                        yield admitted
+            async for item in items:
+                if _was_given(item, last):
+                    continue
+                if not isinstance(item, Bar):
+                    yield item
+                    continue
+                line += 1
                 for admitted in continuity.admit(line, item):
                     yield admitted
-        async for item in self._feed:
-            if _was_given(item, last):
-                continue
-            if not isinstance(item, Bar):
-                yield item
-                continue
-            line += 1
-            for admitted in continuity.admit(line, item):
-                yield admitted
+        finally:
+            await bar_feed.close_items(items)
 
 
 def _was_given(item: bar_feed.FeedItem, last: datetime) -> bool:
