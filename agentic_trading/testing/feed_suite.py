@@ -26,6 +26,7 @@ class BarFeedSuite(Suite):
         symbol: The symbol of the bars.
         timeframe: The length of the bars. At least a minute for a feed with a clock, because a feed may wait for a
             bar that closes soon.
+        skips_others: Set it for a source of several symbols, whose feeds skip the bars of other symbols.
 
     Example:
         class TestHouseFeed(BarFeedSuite):
@@ -36,6 +37,7 @@ class BarFeedSuite(Suite):
 
     symbol: str = "BTCUSDT"
     timeframe: Timeframe = Timeframe.M5
+    skips_others: bool = False
 
     def feed(self, bars: Sequence[Bar]) -> BarFeed:  # noqa: ARG002 - a subclass uses it
         """Return a new feed whose source holds these bars in this order, valid or not.
@@ -117,9 +119,13 @@ class BarFeedSuite(Suite):
 
         self._require_refusal("a bar before the last one", bars, [*bars[:2], None, bars[2]], BarSequenceError)
 
-    def test_bar_of_another_symbol_is_refused(self) -> None:
-        """A feed has one symbol."""
+    def test_bar_of_another_symbol_is_not_yielded(self) -> None:
+        """A feed has one symbol. Bars of others are refused, or skipped if the source has several symbols."""
         other = self.bar(1).model_copy(update={"symbol": f"{self.symbol}X"})
+        if self.skips_others:
+            bars = [self.bar(0), other, self.bar(1)]
+            self._require_items("a bar of another symbol is skipped", bars, [self.bar(0), self.bar(1)])
+            return
 
         self._require_refusal("a bar of another symbol", [self.bar(0), other], [self.bar(0)])
 

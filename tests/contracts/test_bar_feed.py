@@ -13,7 +13,7 @@ from agentic_trading.clock import Clock
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.errors import BarSequenceError
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap, UnclosedBar
-from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, StdinFeed, has_closed
+from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, SharedStream, StdinFeed, has_closed
 from agentic_trading.testing import BarFeedSuite, LiveBarFeedSuite, SimClock
 from tests.contracts.breaking import failures, unbroken
 from tests.desk.market.bars import rows
@@ -63,6 +63,28 @@ class TestStdinFeed(LiveBarFeedSuite):
     @override
     def live_feed(self, bars: Sequence[Bar], clock: Clock) -> BarFeed:
         return StdinFeed(self.pipe_of(bars), symbol=self.symbol, timeframe=self.timeframe, clock=clock)
+
+
+class TestSharedStreamFeed(TestStdinFeed):
+    skips_others = True
+
+    @override
+    def feed(self, bars: Sequence[Bar]) -> BarFeed:
+        return SharedStream(self.pipe_of(bars)).feed(symbol=self.symbol, timeframe=self.timeframe)
+
+    @override
+    def live_feed(self, bars: Sequence[Bar], clock: Clock) -> BarFeed:
+        stream = SharedStream(self.pipe_of(bars))
+        return stream.feed(symbol=self.symbol, timeframe=self.timeframe, clock=clock)
+
+
+class TestFileOfSeveralSymbols(TestCsvFeed):
+    skips_others = True
+
+    @override
+    def feed(self, bars: Sequence[Bar]) -> BarFeed:
+        self.path.write_bytes(rows(bars))
+        return CsvFeed(self.path, symbol=self.symbol, timeframe=self.timeframe, skips_others=True)
 
 
 class Live:
@@ -208,7 +230,7 @@ BROKEN: dict[type[Live], set[str]] = {
     Sorting: {"test_earlier_bar_is_refused"},
     Impatient: {"test_duplicate_with_other_values_is_refused"},
     Renaming: {
-        "test_bar_of_another_symbol_is_refused",
+        "test_bar_of_another_symbol_is_not_yielded",
         "test_bar_of_another_timeframe_is_refused",
     },
     Early: {"test_open_bar_is_held_back"},
@@ -245,3 +267,10 @@ def test_errors_of_another_kind_are_not_refusals() -> None:
 def test_missing_hook_names_itself(check: str) -> None:
     with pytest.raises(TypeError, match=r"override `(live_)?feed`"):
         getattr(LiveBarFeedSuite(), check)()
+
+
+@pytest.mark.parametrize("feed", [Live, Renaming], ids=["refuses", "renames"])
+def test_feed_that_skips_others_may_neither_refuse_nor_rename(feed: type[Live]) -> None:
+    skipping = type("Skipping", (suite_of(feed),), {"skips_others": True})
+
+    assert "test_bar_of_another_symbol_is_not_yielded" in failures(skipping)
