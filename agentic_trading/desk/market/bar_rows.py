@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
@@ -43,6 +44,8 @@ WITHOUT_HEADER: Final = {len(layout): layout for layout in (REQUIRED, TRADED, tu
 
 LONGEST_LINE_BYTES: Final = 65_536
 LONGEST_SYMBOL: Final = 64
+SYMBOL_NAME: Final = re.compile(r"\w[\w.]{0,63}")
+"""The symbols of sources. They are parts of file names, ids and options, so that `/` and `-` are not allowed."""
 MOST_NAMES: Final = 256
 """Maximum number of column names of a source that are remembered. Every JSON line may have other names."""
 
@@ -64,6 +67,20 @@ _SEPARATORS: Final = (",", ";", "\t")
 NO_COLUMNS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
+def symbol_name(text: str) -> str:
+    """Return the symbol of a source that finds the rows of `text`, such as BTCUSDT for BTC/USDT."""
+    return text if SYMBOL_NAME.fullmatch(text) else _letters(text)[:LONGEST_SYMBOL]
+
+
+def is_symbol_of(text: str, symbol: str) -> bool:
+    """Return whether `text` in a row is the symbol of a source, or the same letters and digits in another form."""
+    return text == symbol or (not SYMBOL_NAME.fullmatch(text) and _letters(text) == _letters(symbol))
+
+
+def _letters(symbol: str) -> str:
+    return "".join(filter(str.isalnum, symbol))
+
+
 def plain_name(name: str) -> str:
     """Return the name of a column in lower case, without `<>`, and with `_` for blanks."""
     plain = "_".join(name.strip().removeprefix("<").removesuffix(">").lower().split())
@@ -80,7 +97,8 @@ class BarRows:
 
     `COLUMNS` are all known names. Case does not matter, and a blank counts as `_`. A column without a name is
     the open time if no other one is. Other columns are ignored, and their names are added to `unknown`.
-    `symbol` and `timeframe` are optional columns, but must be those of the source.
+    `symbol` and `timeframe` are optional columns, but must be those of the source. A symbol in a row that is no
+    `SYMBOL_NAME`, such as BTC/USDT, is compared by its letters and digits.
 
     Args:
         source: The name of the source in errors.
@@ -109,6 +127,7 @@ class BarRows:
         self._identity = {"symbol": symbol, "timeframe": timeframe.value}
         self._cells = DAILY_CELLS if timeframe is Timeframe.D1 else CELLS
         self._columns = {plain_name(name): field for field, name in columns.items()}
+        self._spelling = ""
         self._skips_others = skips_others
         self._needs_symbol = needs_symbol
         self._separator = ""
@@ -129,7 +148,7 @@ class BarRows:
 
         """
         texts = self._texts(line, raw)
-        return None if texts is None or self._is_other(texts) else self._bar(line, texts)
+        return None if texts is None or self._is_other(line, texts) else self._bar(line, texts)
 
     def open_time(self, line: int, raw: bytes) -> datetime | None:
         """Return the open time of the bar on a line, and None where `read` returns None.
@@ -137,7 +156,7 @@ class BarRows:
         Other cells are not checked. A daily bar has the time of its text, not of its date.
         """
         texts = self._texts(line, raw)
-        return None if texts is None or self._is_other(texts) else self._time(line, texts)
+        return None if texts is None or self._is_other(line, texts) else self._time(line, texts)
 
     def symbol_and_time(self, line: int, raw: bytes) -> tuple[str, datetime] | None:
         """Return the symbol and the open time of a row, and None for a header, a comment or a blank line.
@@ -271,12 +290,34 @@ class BarRows:
             fields[plain.index("")] = "open_time"
         return tuple(fields)
 
-    def _is_other(self, texts: Sequence[Any]) -> bool:
+    def _is_own(self, line: int, text: object) -> bool:
+        """Return whether a symbol in a row is that of the source.
+
+        Raises:
+            BarFormatError: If an earlier row of the source has another text for it.
+
+        """
+        if text == self._spelling:
+            return True
+        if not isinstance(text, str):
+            return False
+        if not is_symbol_of(text, self.symbol):
+            return False
+        # Refused, because they may be two markets, whose bars would be mixed.
+        if self._spelling:
+            allowed = (
+                f"{self._spelling}, as in the rows before, because both are {self.symbol}. Keep one of them"
+            )
+            raise self._error(line, self._names[self._fields.index("symbol")], text, allowed)
+        self._spelling = text
+        return True
+
+    def _is_other(self, line: int, texts: Sequence[Any]) -> bool:
         """Return whether a row is of another symbol, and skipped."""
         if not self._skips_others or "symbol" not in self._fields:
             return False
         symbol = texts[self._fields.index("symbol")]
-        if symbol == self.symbol:
+        if self._is_own(line, symbol):
             return False
         if symbol not in self.others and len(self.others) < MOST_NAMES:
             self.others.append(symbol)
@@ -302,7 +343,7 @@ class BarRows:
                 values[field] = value
             elif field == _DATE:
                 values["open_time"] = self._joined_time(line, texts)
-            elif field in IDENTITY and text != self._identity[field]:
+            elif field in IDENTITY and not self._fits(line, field, text):
                 raise self._error(line, self._names[place], text, self._identity[field])
         try:
             bar = Bar.model_validate(values)
@@ -312,6 +353,9 @@ class BarRows:
             raise self._error(line, self._names[self._fields.index(field)], str(e.value), allowed) from e
         self._last = bar
         return bar
+
+    def _fits(self, line: int, field: str, text: object) -> bool:
+        return self._is_own(line, text) if field == "symbol" else text == self._identity[field]
 
     def _joined_time(self, line: int, texts: Sequence[Any]) -> object:
         place, text = self._time_text(texts)

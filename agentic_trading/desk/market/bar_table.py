@@ -8,7 +8,7 @@ from typing import Final
 
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.bar_length import HEAD_ROWS, BarLength
-from agentic_trading.desk.market.bar_rows import NO_COLUMNS, BarRows
+from agentic_trading.desk.market.bar_rows import NO_COLUMNS, BarRows, is_symbol_of
 from agentic_trading.desk.market.errors import BarFormatError
 
 MOST_ERRORS: Final = 100
@@ -113,6 +113,8 @@ class BarTable:
                 self._head.append((line, raw))
             return
         symbol, open_time = found
+        if is_symbol_of(symbol, self._only):
+            symbol = self._only
         if self._only not in {"", symbol}:
             self.others[symbol] = self.others.get(symbol, 0) + 1
             return

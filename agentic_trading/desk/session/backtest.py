@@ -121,7 +121,7 @@ def frame_sources(frames: Mapping[str, object]) -> list[BarSource]:
     found: list[BarSource] = []
     for symbol, frame in frames.items():
         if not is_symbol(symbol):
-            allowed = "letters, digits, _ and ., at most 64 characters"
+            allowed = "letters, digits, _ and ., at most 64 characters, such as BTCUSDT for BTC/USDT"
             raise OptionError("data", f"a frame of {symbol!r}", allowed)
         data = DataSource(name=f"{symbol}={FRAME}", symbol=symbol)
         found.append(BarSource(data, None, _lines_of(symbol, frame)))

@@ -21,7 +21,7 @@ from agentic_trading.desk.market.bar_table import BarTable
 from agentic_trading.desk.market.errors import BarFormatError, MarketError
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.calendars import calendar_from
-from agentic_trading.desk.session.feeds import is_file, symbol_of_file, without_symbol
+from agentic_trading.desk.session.feeds import is_file, named_as, symbol_of_file, without_symbol
 from agentic_trading.platform.errors import OptionError
 
 MOST_SYMBOLS: Final = 8
@@ -74,7 +74,7 @@ def new_table(name: str, columns: Mapping[str, str] = NO_COLUMNS, *, only: str =
     bare = without_symbol(name)
     path = Path(bare)
     if not is_file(path):
-        allowed = "a file of bars: CSV or JSON lines, plain, .gz or .zip, or .parquet"
+        allowed = f"a file of bars: CSV or JSON lines, plain, .gz or .zip, or .parquet{named_as(name)}"
         raise OptionError("FILE", name, allowed)
     stated = only or name.removesuffix(bare).removesuffix("=")
     return BarTable(path.name, stated or symbol_of_file(path), columns, only=stated)

@@ -1,7 +1,6 @@
 """The sources of bars in `--data`, and the feeds that read them."""
 
 import asyncio
-import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from agentic_trading.clock import Clock
 from agentic_trading.desk.market import feed as bar_feed
 from agentic_trading.desk.market.bar import EPOCH, Bar, Timeframe
 from agentic_trading.desk.market.bar_length import HEAD_ROWS, BarLength, FileHead, length_text
-from agentic_trading.desk.market.bar_rows import NO_COLUMNS
+from agentic_trading.desk.market.bar_rows import NO_COLUMNS, SYMBOL_NAME, symbol_name
 from agentic_trading.desk.market.calendar import Calendar, OpenTimes
 from agentic_trading.desk.market.samples import (
     PANELS,
@@ -29,7 +28,6 @@ STDIN = "-"
 _STDIN_SYMBOL = "BTCUSDT"
 _RULE = "In SYMBOL=, the symbol has letters, digits, _ and ., at most 64 characters"
 _SYMBOLS_LISTED = 8
-_SYMBOL = re.compile(r"\w[\w.]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ def sources(names: Sequence[str]) -> list[BarSource]:
 def without_symbol(name: str) -> str:
     """Return a name in `--data` without its `SYMBOL=`."""
     symbol, equals, bare = name.partition("=")
-    return bare if equals and _SYMBOL.fullmatch(symbol) else name
+    return bare if equals and SYMBOL_NAME.fullmatch(symbol) else name
 
 
 def bar_grid(data: DataSource, calendar: Calendar | None = None) -> bar_feed.BarGrid:
@@ -150,7 +148,9 @@ def _found_length(head: FileHead, data: DataSource, ordered: str) -> Timeframe:
     """
     if head.others and not head.times:
         listed = ", ".join(head.others[:_SYMBOLS_LISTED])
-        allowed = f"one of its symbols, such as {head.others[0]}={without_symbol(data.name)}"
+        name = symbol_name(head.others[0])
+        finds = "" if name == head.others[0] else f", which finds {head.others[0]}"
+        allowed = f"one of its symbols, such as {name}={without_symbol(data.name)}{finds}"
         raise OptionError(
             "--data", f"{data.name}, with rows of {listed} and no row of {data.symbol}", allowed
         )
@@ -440,19 +440,30 @@ def _source(name: str) -> BarSource:
         return BarSource(DataSource(name=name, symbol=symbol or _STDIN_SYMBOL), None)
     path = Path(bare)
     if not is_file(path):
-        allowed = f"one of {', '.join(sorted({*SAMPLES, *PANELS}))}, a CSV file, or -. {_RULE}"
+        allowed = (
+            f"one of {', '.join(sorted({*SAMPLES, *PANELS}))}, a CSV file, or -. {_RULE}{named_as(name)}"
+        )
         raise OptionError("--data", name, allowed)
     symbol = symbol or symbol_of_file(path)
-    if not _SYMBOL.fullmatch(symbol):
+    if not SYMBOL_NAME.fullmatch(symbol):
         raise OptionError(
             "--data", f"{name}, whose name does not begin with a symbol", f"SYMBOL={name}. {_RULE}"
         )
     return BarSource(DataSource(name=name, symbol=symbol), None)
 
 
+def named_as(name: str) -> str:
+    """Return a hint for a symbol such as BTC/USDT before a source."""
+    symbol, equals, bare = name.partition("=")
+    plain = symbol_name(symbol)
+    if not equals or plain in {"", symbol}:
+        return ""
+    return f". {plain}={bare} finds the rows of {symbol} too"
+
+
 def is_symbol(text: object) -> bool:
     """Return whether `text` can be the symbol of a source."""
-    return isinstance(text, str) and _SYMBOL.fullmatch(text) is not None
+    return isinstance(text, str) and SYMBOL_NAME.fullmatch(text) is not None
 
 
 def is_file(path: Path) -> bool:
