@@ -188,7 +188,9 @@ class Bar(BaseModel, frozen=True):
         if grid.start_of(self.open_time) != self.open_time:
             # Without an offset here, the date of a daily bar is not known.
             is_daily = self.timeframe is Timeframe.D1
-            allowed = "00:00 in UTC of the date of a daily bar" if is_daily else f"a multiple of {grid}"
+            midnight = f"{grid.start_of(self.open_time).isoformat()} for {self.open_time:%Y-%m-%d}"
+            day = f"00:00 in UTC of the bar's date at its exchange, such as {midnight}"
+            allowed = day if is_daily else f"a multiple of {grid}"
             raise BarError("open_time", self.open_time.isoformat(), allowed)
 
     def _check_prices(self) -> None:

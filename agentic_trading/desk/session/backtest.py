@@ -6,20 +6,17 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from agentic_trading.cancellation import run_async
 from agentic_trading.desk.agents.agent import Agent
 from agentic_trading.desk.session.agents import OwnAgent, named_agent, own_agent
-from agentic_trading.desk.session.feeds import BarSource, is_symbol
+from agentic_trading.desk.session.feeds import FRAME, BarSource, is_symbol
 from agentic_trading.desk.session.options import RunOptions, load_run_config, warm_up_bars
 from agentic_trading.desk.session.report import RunReport
 from agentic_trading.desk.session.run import run_session
 from agentic_trading.operate.session_folder import DataSource
 from agentic_trading.platform.errors import OptionError
-
-FRAME: Final = "frame"
-"""The name of a data frame in a manifest, after its symbol."""
 
 
 def run_backtest(
@@ -34,6 +31,7 @@ def run_backtest(
     config: Path | None = None,
     record: bool = False,
     budget_usd: Decimal | None = None,
+    resume: bool = False,
 ) -> RunReport:
     """Run a backtest as `agentic-trading run` does, and return the report of `run --json`.
 
@@ -54,6 +52,7 @@ def run_backtest(
         config: The configuration file, as in `--config`.
         record: Whether models may be asked over a network.
         budget_usd: The maximum cost of all calls. None for that of the configuration, else 5.
+        resume: Whether to continue an interrupted run in `out`, as `--resume` does. Give the same arguments.
 
     Raises:
         OptionError: If an argument is not allowed.
@@ -78,6 +77,7 @@ def run_backtest(
         budget_usd=budget_usd,
         record=record,
         agent=own,
+        resume=resume,
     )
     return _ran(run_session(options, on_progress=lambda _progress: None, frames=frames))
 

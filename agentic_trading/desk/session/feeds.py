@@ -25,7 +25,12 @@ from agentic_trading.operate.session_folder import DataSource
 from agentic_trading.platform.errors import OptionError
 
 STDIN = "-"
+FRAME = "frame"
+"""The name of a data frame in a manifest, after its symbol."""
 _STDIN_SYMBOL = "BTCUSDT"
+FRAMES_ARE_IN_CODE = (
+    "A run of data frames is continued in code: run_backtest with the same arguments and resume=True"
+)
 _RULE = "In SYMBOL=, the symbol has letters, digits, _ and ., at most 64 characters"
 _SYMBOLS_LISTED = 8
 
@@ -443,6 +448,8 @@ def _source(name: str) -> BarSource:
         allowed = (
             f"one of {', '.join(sorted({*SAMPLES, *PANELS}))}, a CSV file, or -. {_RULE}{named_as(name)}"
         )
+        if bare == FRAME:
+            allowed += f". {FRAMES_ARE_IN_CODE}"
         raise OptionError("--data", name, allowed)
     symbol = symbol or symbol_of_file(path)
     if not SYMBOL_NAME.fullmatch(symbol):

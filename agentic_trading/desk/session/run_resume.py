@@ -12,7 +12,14 @@ from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.session.agents import agent_of_run
 from agentic_trading.desk.session.calendars import kept_calendar
 from agentic_trading.desk.session.entry_resumes import RecordedResumes
-from agentic_trading.desk.session.feeds import KeptBars, ReadAhead, kept_bars
+from agentic_trading.desk.session.feeds import (
+    FRAME,
+    FRAMES_ARE_IN_CODE,
+    KeptBars,
+    ReadAhead,
+    kept_bars,
+    without_symbol,
+)
 from agentic_trading.desk.session.lengths import refuse_other_lengths
 from agentic_trading.desk.session.options import RunOptions, plan_on_record
 from agentic_trading.governance.events import kinds_to_read
@@ -160,6 +167,9 @@ def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Seque
     """
     agent_of_run(options.agent, manifest)
     before_names = dict.fromkeys(source.name for source in manifest.data)
+    if tuple(names) != tuple(before_names) and all(without_symbol(name) == FRAME for name in before_names):
+        was = f"{','.join(names)}, and run {manifest.run_number} traded data frames"
+        raise OptionError("--data", was, f"the same bars. {FRAMES_ARE_IN_CODE}")
     now_and_before: dict[str, NowAndBefore] = {
         "--data": (",".join(dict.fromkeys(names)), ",".join(before_names)),
         "--mode": (options.mode, manifest.mode),

@@ -56,7 +56,7 @@ def test_open_of_a_session_in_utc_has_the_local_date(zone: str, hour: int, minut
 def test_daily_bar_in_code_opens_at_midnight(hour: int) -> None:
     one = Decimal(1)
 
-    with pytest.raises(BarError, match="allowed: 00:00 in UTC of the date of a daily bar"):
+    with pytest.raises(BarError, match="00:00 in UTC of the bar's date at its exchange, such as 2026-"):
         Bar(
             symbol="ACME",
             timeframe=Timeframe.D1,
