@@ -206,7 +206,7 @@ def _halts(view: budget_api.BudgetView) -> Iterator[RenderableType]:
     for tenant, controls in ((PLATFORM, view.platform), (view.tenant, view.controls)):
         for halt in controls.halts:
             whose = "every tenant's " if tenant == PLATFORM else ""
-            why = f": {halt.why}" if halt.why else ""
+            why = halt.reason_and_effect
             halted = f"{whose}{halt.scope} {halt.id}, by {halt.by} at {format_time(halt.at)}{why}"
             yield Text(f"  HALTED: {printable(halted)}", style="bold red")
 

@@ -74,6 +74,14 @@ class Halt(BaseModel, frozen=True, extra="forbid"):
         is_named = is_any or self.id in _names(self.scope, envelope)
         return is_named and not (in_flight and self.spares_in_flight)
 
+    @property
+    def reason_and_effect(self) -> str:
+        """The reason after a colon, with the effect and the end of a halt of entries. Empty without a reason."""
+        why = f": {self.why}" if self.why else ""
+        if self.scope is not HaltScope.ENTRIES:
+            return why
+        return f"{why}. Calls and exits are not stopped. To allow entries: agentic-trading resume --entries {self.id}"
+
 
 class AppliedCommand(EventBody, frozen=True, extra="allow"):
     """An executed command, which created this `version` of the document.

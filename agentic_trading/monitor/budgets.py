@@ -244,8 +244,7 @@ def _halts(views: Iterable[BudgetView]) -> Iterator[str]:
 
 def _halt_text(halt: Halt, whose: str) -> str:
     named = f"tenant {halt.id}" if halt.scope == "tenant" else f"{halt.scope} {halt.id} of {whose}"
-    why = f": {halt.why}" if halt.why else ""
-    return f"{named}, by {halt.by} at {halt.at:%Y-%m-%d %H:%M} UTC{why}"
+    return f"{named}, by {halt.by} at {halt.at:%Y-%m-%d %H:%M} UTC{halt.reason_and_effect}"
 
 
 def _spent_up(views: Iterable[NamedView]) -> Iterator[str]:

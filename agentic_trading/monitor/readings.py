@@ -122,12 +122,19 @@ REFUSED: Final = "agentic_budget_refused"
 def metrics_of(views: Iterable[BudgetView], now: datetime) -> bytes:
     """Return the metrics of budgets in the Prometheus text format. Blocks for thousands of counters.
 
-    Several sessions may have a tenant with the same name. The one that reported last counts.
+    Several sessions may have a tenant with the same name. The one that reported last counts. Halted entries
+    also count in the others, if they run.
     """
-    newest: dict[str, BudgetView] = {}
-    for view in sorted(views, key=_reported_at):
-        newest[view.tenant] = view
-    halts = Counter[tuple[str, HaltScope]]()
+    in_order = sorted(views, key=_reported_at)
+    newest = {view.tenant: view for view in in_order}
+    # A session halts its own entries, so that the newest one does not show the halts of the others.
+    halts: Counter[tuple[str, HaltScope]] = Counter(
+        (view.tenant, halt.scope)
+        for view in in_order
+        if view is not newest[view.tenant] and any(is_reporting(status, now) for status in view.workers)
+        for halt in view.controls.halts
+        if halt.scope is HaltScope.ENTRIES and newest[view.tenant].controls.halt(halt.scope, halt.id) is None
+    )
     for view in newest.values():
         halts.update((view.tenant, halt.scope) for halt in view.controls.halts)
         halts |= Counter((PLATFORM, halt.scope) for halt in view.platform.halts)
