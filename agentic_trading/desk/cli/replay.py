@@ -1,7 +1,7 @@
 """Replay recorded sessions without a network."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -46,6 +46,12 @@ AgentPath = Annotated[
         help="The agent that made the run, if it was your own. Its module is run.",
     ),
 ]
+FamilyName = Annotated[
+    str,
+    typer.Option(
+        "--family", metavar="NAME", help="The strategy family of the run, if it is of an installed package."
+    ),
+]
 
 
 @app.callback()
@@ -61,6 +67,7 @@ def replay_run(
     *,
     run: RunNumber = None,
     agent: AgentPath = "",
+    family: FamilyName = "",
     workers: Workers = 4,
     allow_incomplete: AllowIncomplete = False,
     as_json: AsJson = False,
@@ -69,7 +76,7 @@ def replay_run(
 
     The replay writes no files, and the network is blocked. Exit code 1 means that the logs differ, and the
     first difference is printed. A broken or truncated log and changed bars are refused. A run of your own agent
-    needs --agent again, because a folder never chooses code.
+    needs --agent again, and one of your own family --family, because a folder never chooses code.
 
     A folder of a gateway or of `serve` has no decision log. With -- COMMAND, your program is run again on its
     record, and each attempt is compared. Without a command, the record is checked.
@@ -79,6 +86,7 @@ def replay_run(
     from agentic_trading.cli.settings import configured
     from agentic_trading.desk.cli.summary import comparison
     from agentic_trading.desk.session.agents import load_agent
+    from agentic_trading.desk.session.families import named_family
     from agentic_trading.desk.session.replay import replay
     from agentic_trading.operate.lines import printable
     from agentic_trading.operate.session_folder import SessionFolder
@@ -87,12 +95,13 @@ def replay_run(
         # Only here, because it loads the HTTP server.
         from agentic_trading.cli.replay_folder import refuse_session_options, replay_folder
 
-        refuse_session_options({"--run": run, "--agent": agent})
+        refuse_session_options({"--run": run, "--agent": agent, "--family": family})
         replay_folder(session, command or (), allow_incomplete=allow_incomplete, as_json=as_json)
         return
     configured()
     own = load_agent(agent) if agent else None
-    replaying = replay(session, run=run, workers=workers, allow_incomplete=allow_incomplete, agent=own)
+    terms: dict[str, Any] = {"agent": own, "family": named_family(family)}
+    replaying = replay(session, run=run, workers=workers, allow_incomplete=allow_incomplete, **terms)
     report = run_async(replaying)
     for warning in report.warnings:
         say(f"Warning: {printable(warning)}", err=True)

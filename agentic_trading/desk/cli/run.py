@@ -179,7 +179,7 @@ PlanFamily = Annotated[
     typer.Option(
         "--family",
         metavar="NAME",
-        help="Strategy family of the plans, for a sample of many stocks: momentum, mean_reversion or volatility. [default: momentum]",
+        help="Strategy family of the plans, for a sample of many stocks: momentum, mean_reversion, volatility, or one of an installed package. [default: momentum]",
     ),
 ]
 PlanRounds = Annotated[
@@ -308,12 +308,18 @@ def run_command(
     A model is asked only after you confirm the estimated cost. Ctrl-C stops the run after calls in flight.
     """
     from agentic_trading.desk.cli.run_output import run_and_print
+    from agentic_trading.desk.session.families import named_family
     from agentic_trading.desk.session.options import RunOptions
     from agentic_trading.operate.choices import CONFIGURED, own_model_row
 
     own: dict[str, Any] = {"provider": provider, "base_url": base_url, "ledger_url": ledger, "bus_url": bus}
     own |= {"mode": mode, "concurrency": workers, "policy": policy, "sign_as": principal or None}
-    session: dict[str, Any] = {"inject": inject, "seed": seed, "family": family, "rounds": rounds}
+    session: dict[str, Any] = {
+        "inject": inject,
+        "seed": seed,
+        "rounds": rounds,
+        "family": named_family(family),
+    }
     session |= {"bars": bars, "budget_usd": budget_usd, "max_calls": max_calls, "estimate": estimate}
     runs, loaded = _started(config, own_model=own_model_row(model, price, context), **own)
     session |= {"model": model, "timeframe": timeframe, "silent_after": silent_after, "calendar": calendar}

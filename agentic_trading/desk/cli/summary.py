@@ -69,7 +69,6 @@ def next_steps(report: RunReport, *, has_page: bool = False) -> list[str]:
         else []
     )
     run = f" --run {report.run_number}" if report.run_number > 1 else ""
-    agent = f" --agent {quote(report.agent)}" if report.agent else ""
     reasons = {reason for skipped in report.no_decisions.values() for reason in skipped}
     refused = [f"agentic-trading budget history --store {session}"] if reasons & GOVERNED else []
     command = f"agentic-trading resume --entries {report.session_id} --store {session}"
@@ -82,7 +81,7 @@ def next_steps(report: RunReport, *, has_page: bool = False) -> list[str]:
         *page,
         f"agentic-trading trace list --store {session}",
         f"agentic-trading spend --by workflow,model --store {session}",
-        f"agentic-trading replay run {session}{run}{agent} --workers 8",
+        f"agentic-trading replay run {session}{run}{report.named_again} --workers 8",
     ]
 
 
@@ -184,8 +183,9 @@ def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
         is_panel = report.data[0].name in PANELS
         fed_as = {fed.name if is_panel else fed.symbol: fed for fed in report.data}
         for name, fed in fed_as.items():
-            known = "unknown: your own agent" if report.agent else "unknown: your own data"
-            yield f"out of sample, {name}", IN_SAMPLE if fed.is_sample and not report.agent else known
+            own = "agent" if report.agent else "family" if report.family else "data"
+            is_shipped = fed.is_sample and own == "data"
+            yield f"out of sample, {name}", IN_SAMPLE if is_shipped else f"unknown: your own {own}"
     else:
         calls = {reports.KNOWLEDGE.get(mark, mark): calls for mark, calls in report.knowledge.items()}
         yield "P&L by training cutoff", f"in calls: {output.counts(calls)}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
-from agentic_trading.canonical import utc_text
+from agentic_trading.canonical import canonical_bytes, sha256_hex, utc_text
 from agentic_trading.client.gateway import Gateway, GatewayReply
 from agentic_trading.client.outcome import outcome_of
 from agentic_trading.clock import Clock
@@ -30,7 +30,7 @@ from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import DEFAULT_TENANT, LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import EventBody
-from agentic_trading.llm.interaction import interaction_id
+from agentic_trading.llm.interaction import LLMInteraction, interaction_id
 from agentic_trading.llm.limits import RetryPolicy
 
 STEP: Final = "planning"
@@ -268,7 +268,22 @@ class PlanningAgent:
             # In a thread, because it reads the template's files and compiles them.
             self._generator = await asyncio.to_thread(TemplateCodeGenerator, template, offered)
         envelope = self._envelope(self._generator.schema, number, step, cause, repeated)
-        return _read(await self._gateway.ask(envelope), self._generator)
+        reply = await self._gateway.ask(envelope)
+        try:
+            return _read(reply, self._generator)
+        except GenerationFailedError as e:
+            if not isinstance(reply, NoDecision) and reply.result.success:
+                await self._refuse(number, step, reply, e)
+            raise
+
+    async def _refuse(
+        self, number: int, step: str, reply: LLMInteraction, refused: GenerationFailedError
+    ) -> None:
+        """Record that an answer that the worker has accepted breaks rules of the family."""
+        given = canonical_bytes((outcome_of([reply]).json or {}).get("params"))
+        detail = "; ".join(f"{error.field_path}: {error.message}" for error in refused.errors)
+        body = GenerationRejected(round=number, params_sha256=sha256_hex(given), by="rules", detail=detail)
+        await self._record(body, step, "refused", reply.interaction_id)
 
     def _envelope(
         self, schema: Mapping[str, Any], number: int, step: str, cause: str, repeated: TrialResult | None

@@ -75,8 +75,12 @@ class Evaluation(Halves, frozen=True):
         return None if yearly is None else yearly / _SHARPE_OF_A_YEAR
 
 
-RejectedBy = Literal["gate", "sandbox", "promises", "repeat"]
-"""The check that refused a set: the gate, the sandbox, its weights' promises, or the check for repeats."""
+RejectedBy = Literal["gate", "sandbox", "promises", "repeat", "rules"]
+"""The check that refused a set.
+
+The gate, the sandbox, its weights' promises, the check for repeats, or the rules of an own family, which a
+worker on a bus does not check.
+"""
 
 
 @dataclass(frozen=True, slots=True)

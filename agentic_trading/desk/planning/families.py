@@ -1,12 +1,15 @@
 """Own strategy families: templates that installed packages register as entry points."""
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 
+from agentic_trading.canonical import sha256_hex
 from agentic_trading.desk.planning import params as param_types
 from agentic_trading.desk.planning.allowlist import code_problems
 from agentic_trading.desk.planning.errors import FamilyError, PlanningError, UnknownFamilyError
@@ -68,6 +71,7 @@ def use_family(template: BaseTemplate) -> BaseTemplate:
         warm_up=template.WARM_UP,
         exits_between=template.EXITS_BETWEEN,
         takes_own_catalysts=param_types.grid_of(params).get("catalyst_type") == (),
+        source_sha256=_source_sha256(template),
     )
     param_types.add_terms(family, terms)
     try:
@@ -85,6 +89,14 @@ def drop_family(family: param_types.Family) -> None:
     if family not in param_types.FAMILIES:
         param_types.drop_terms(family)
         _IN_USE.pop(family, None)
+
+
+def _source_sha256(template: BaseTemplate) -> str:
+    """Return the hash of a template's module and of its Jinja text."""
+    file = getattr(sys.modules.get(type(template).__module__), "__file__", None)
+    module = Path(file).read_bytes() if file else b""
+    # With the text too, because a template may read it from another file.
+    return sha256_hex(module, template.source.encode())
 
 
 def _check_code(template: BaseTemplate) -> None:

@@ -52,11 +52,19 @@ class PlanTerms(BaseModel, frozen=True, extra="forbid"):
     Attributes:
         family: The strategy family to choose parameters of.
         rounds: The number of rounds.
+        source_sha256: The hash of the source of an own family. Empty for a shipped one.
 
     """
 
-    family: ShippedFamily = "momentum"
+    family: Family = Field(default="momentum", pattern=r"^[a-z][a-z0-9_]{0,39}$")
     rounds: int = Field(default=5, ge=1)
+    source_sha256: str = ""
+
+    @property
+    def on_record(self) -> dict[str, Any]:
+        """The terms as a manifest keeps them."""
+        # Left out if empty, because releases without own families refuse a manifest with it.
+        return self.model_dump(mode="json", exclude=None if self.source_sha256 else {"source_sha256"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +318,7 @@ class FamilyTerms:
         warm_up: The bars that a parameter needs before the first weight, beyond its value.
         exits_between: Whether a weight may fall to 0 between rebalance days.
         takes_own_catalysts: Whether `catalyst_type` may be any catalyst of an own panel.
+        source_sha256: The hash of the source of an own family. Empty for a shipped one.
 
     """
 
@@ -318,6 +327,7 @@ class FamilyTerms:
     warm_up: Mapping[str, int]
     exits_between: bool = False
     takes_own_catalysts: bool = False
+    source_sha256: str = ""
 
 
 _TERMS: Final[dict[Family, FamilyTerms]] = {
@@ -433,12 +443,9 @@ def family_of(name: object) -> Family:
     raise UnknownFamilyError(name, [*_TERMS])
 
 
-def shipped_family_of(name: str) -> ShippedFamily:
-    """Return a name as a shipped family. Raises `UnknownFamilyError` for another name."""
-    for family in FAMILIES:
-        if family == name:
-            return family
-    raise UnknownFamilyError(name, FAMILIES)
+def families_in_use() -> tuple[Family, ...]:
+    """Return the names of the shipped families and of those that are in use in this process."""
+    return tuple(_TERMS)
 
 
 @cache

@@ -17,7 +17,9 @@ from agentic_trading.desk.planning.agent import Plan, PlannerSettings, PlanningA
 from agentic_trading.desk.planning.backtest import TradeCosts
 from agentic_trading.desk.planning.evaluator import PanelEvaluator, offers_of
 from agentic_trading.desk.planning.events import PlanUndecided
+from agentic_trading.desk.planning.families import template_of
 from agentic_trading.desk.planning.panel import Panel
+from agentic_trading.desk.planning.params import FAMILIES
 from agentic_trading.desk.planning.promises import WeightRules, broken_promises
 from agentic_trading.desk.planning.sandbox import Aborted, Sandbox, SandboxJob
 from agentic_trading.desk.planning.template import TEMPLATES
@@ -152,11 +154,15 @@ class RegimePlanner:
         regime = market_regime(panel)
         self._regimes = [*self._regimes, regime] if regime in self._regimes[-1:] else [regime]
         is_due = regime != self._planned_in and len(self._regimes) >= self._bars_to_wait
-        if not is_due or self._settings.family not in offers_of(panel).grids:
+        family = self._settings.family
+        own = [] if family in FAMILIES else [family]
+        if not is_due or family not in offers_of(panel, own_families=own).grids:
             return False
+        templates = {**TEMPLATES, family: template_of(family)}
         self._bars_to_wait, self._regimes = REGIME_BARS, []
         async with _opened(Sandbox(panel)) as sandbox:
-            evaluator = await asyncio.to_thread(partial(PanelEvaluator, panel, sandbox, costs=self._costs))
+            opened = partial(PanelEvaluator, panel, sandbox, costs=self._costs, templates=templates)
+            evaluator = await asyncio.to_thread(opened)
             agent = PlanningAgent(self._gateway, self._clock, evaluator, self._settings, as_of=at)
             plan = await agent.plan(self._rounds, regime=regime)
         if isinstance(plan, NoDecision):
@@ -164,10 +170,8 @@ class RegimePlanner:
             return False
         self._plan, self._planned_in = plan, regime
         params = plan.champion.params
-        template = TEMPLATES[params.strategy_type]
-        self._code = await asyncio.to_thread(
-            partial(template.generate_code, params, data_sha256=evaluator.data_sha256)
-        )
+        generated = partial(templates[params.strategy_type].generate_code, data_sha256=evaluator.data_sha256)
+        self._code = await asyncio.to_thread(generated, params)
         return True
 
     async def _undecided(self, decision: NoDecision) -> None:

@@ -5,10 +5,18 @@ from itertools import combinations, product
 from typing import Any, Final
 
 from agentic_trading.canonical import canonical_bytes, exact_bytes
-from agentic_trading.desk.planning.params import Family, Grid, StrategyParams, Value, read_params
+from agentic_trading.desk.planning.params import (
+    Family,
+    Grid,
+    StrategyParams,
+    Value,
+    families_in_use,
+    read_params,
+)
 from agentic_trading.desk.planning.schema import offered_in
 from agentic_trading.ids import fraction
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureKind, ProviderError
 
 ROUNDS_APART: Final = 64
 """The number of consecutive rounds that share out the sets, so that no two of them choose the same set."""
@@ -21,8 +29,19 @@ def strategy_params_rule(envelope: LLMEnvelope) -> str:
     assigned to the round. The first round begins in the middle of each range. Candidates are drawn by
     `ids.fraction`. The sets of `ROUNDS_APART` consecutive rounds are distinct, even if the evidence leaves
     some out.
+
+    Raises:
+        ProviderError: If a family is not in use in this process, such as in a worker on a bus.
+
     """
     families = dict(offered_in(envelope.expected_output_schema))
+    if unknown := [family for family in families if family not in families_in_use()]:
+        # Refused before a candidate is read, because a set of an unknown family has no rules.
+        message = (
+            f"the rules cannot answer about the strategy family {unknown[0]!r}: this process has not loaded its package. "
+            "Workers have the shipped families only. Use a model, or run without --bus"
+        )
+        raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False)
     tried = next(item.content for item in envelope.retrieved_evidence if item.source == "tried")
     shown = [each["params"] for each in (*tried["best"], *tried["last"])]
     if repeated := envelope.context.get("repeated"):

@@ -249,9 +249,22 @@ FAMILY_SCHEMAS: Final = tuple(family_schema(family) for family in param_types.FA
 def check_strategy_params(envelope: LLMEnvelope, text: str) -> list[Violation]:
     """Return the rules between parameters that an accepted answer breaks.
 
-    The allowed values of a violation are values that the envelope offers.
+    The allowed values of a violation are values that the envelope offers. Answers of an own family that is not
+    in use in this process pass, because the planner checks each answer again.
     """
-    return disagreements(exact_value(text.encode()), envelope.expected_output_schema)
+    return _checked(envelope, text, param_types.families_in_use())
+
+
+def check_shipped_params(envelope: LLMEnvelope, text: str) -> list[Violation]:
+    """Return what `check_strategy_params` does in a worker on a bus, where no own family is in use."""
+    return _checked(envelope, text, param_types.FAMILIES)
+
+
+def _checked(envelope: LLMEnvelope, text: str, families: Sequence[param_types.Family]) -> list[Violation]:
+    schema = envelope.expected_output_schema
+    if any(family not in families for family, _ in offered_in(schema)):
+        return []
+    return disagreements(exact_value(text.encode()), schema)
 
 
 def disagreements(answer: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Violation]:

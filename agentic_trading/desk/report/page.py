@@ -412,7 +412,7 @@ def _commands(run: RunOnRecord) -> Iterator[NamedText]:
     folder, number = quote(str(run.folder.path)), run.report.run_number
     which = f" --run {number}" if number > 1 else ""
     incomplete = "" if run.manifest.digest else " --allow-incomplete"
-    # The folder never chooses code, so that a replay needs the agent named.
-    agent = f" --agent {quote(run.report.agent)}" if run.report.agent else ""
-    yield NamedText("The same decisions, offline", f"agentic-trading replay run {folder}{which}{agent}{incomplete}")
+    # The folder never chooses code, so that a replay needs an own agent or family named.
+    options = f"{which}{run.report.named_again}{incomplete}"
+    yield NamedText("The same decisions, offline", f"agentic-trading replay run {folder}{options}")
     yield NamedText("A check of the record", f"agentic-trading audit verify {folder}")

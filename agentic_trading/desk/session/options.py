@@ -15,7 +15,7 @@ from agentic_trading.desk.inference import DOLLARS, InferenceRate, rate_for
 from agentic_trading.desk.instrument import USDT
 from agentic_trading.desk.market.bar_rows import NO_COLUMNS
 from agentic_trading.desk.market.samples import PANELS
-from agentic_trading.desk.planning.params import FAMILIES, PlanTerms, shipped_family_of
+from agentic_trading.desk.planning.params import FAMILIES, PlanTerms, families_in_use, family_terms
 from agentic_trading.desk.session.agents import OwnAgent
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
@@ -68,7 +68,8 @@ class RunOptions(choices.ProviderOptions):
         max_calls: The maximum number of attempts.
         estimate: The basis of the reservation of a call: the bytes of its request, or the provider's token
             count.
-        family: The strategy family of a portfolio plan. Empty means the default.
+        family: The strategy family of a portfolio plan, shipped or in use in this process. Empty means the
+            default.
         rounds: The number of sets that a portfolio plan asks for. None means the default.
         agent: The agent of the user. None for the shipped agent of the data.
         inference_rate: The price of one US dollar in the quote currency. None for 1 in USD and USDT.
@@ -185,8 +186,8 @@ class RunOptions(choices.ProviderOptions):
             option, was = ("--family", self.family) if self.family else ("--rounds", self.rounds)
             allowed = f"data that a planner trades as one portfolio: {', '.join(PANELS)}"
             raise OptionError(option, f"{was!r}, and the data is {','.join(self.data)}", allowed)
-        if self.family and self.family not in FAMILIES:
-            raise OptionError("--family", repr(self.family), choices.listed(FAMILIES))
+        if self.family and self.family not in families_in_use():
+            raise OptionError("--family", repr(self.family), choices.listed(families_in_use()))
         if self.rounds is not None and self.rounds < 1:
             raise OptionError("--rounds", self.rounds, "1 or more")
 
@@ -198,8 +199,10 @@ class RunOptions(choices.ProviderOptions):
         if not self.is_planned:
             return None
         kept = earlier or PlanTerms()
-        family = shipped_family_of(self.family) if self.family else kept.family
-        return PlanTerms(family=family, rounds=self.rounds or kept.rounds)
+        if self.family:
+            source = family_terms(self.family).source_sha256
+            kept = PlanTerms(family=self.family, rounds=kept.rounds, source_sha256=source)
+        return kept.model_copy(update={"rounds": self.rounds or kept.rounds})
 
     @property
     def is_planned(self) -> bool:
@@ -209,9 +212,9 @@ class RunOptions(choices.ProviderOptions):
     @property
     def has_new_terms(self) -> bool:
         """Whether a term is set that release 0.1.0 does not know, so that it must not replay the run."""
-        config = self.config
+        config, is_own = self.config, self.family not in {"", *FAMILIES}
         has_limits = bool(config.risk.rules) or config.economics.is_set
-        return has_limits or bool(self.calendar) or self.halts_silent_symbols
+        return has_limits or bool(self.calendar) or self.halts_silent_symbols or is_own
 
     @property
     def silence(self) -> int:

@@ -20,6 +20,7 @@ from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.agents import OwnAgent, agent_of_run, shipped_agent, source_changes
 from agentic_trading.desk.session.calendars import kept_calendar
 from agentic_trading.desk.session.entry_resumes import RecordedResumes
+from agentic_trading.desk.session.families import family_changes, refuse_other_family
 from agentic_trading.desk.session.feeds import bar_grid
 from agentic_trading.desk.session.options import plan_on_record
 from agentic_trading.desk.session.run_setup import (
@@ -104,6 +105,7 @@ async def replay(
     edit: Edit | None = None,
     allow_incomplete: bool = False,
     agent: OwnAgent | None = None,
+    family: str = "",
 ) -> ReplayReport:
     """Replay a run of a session with its recorded answers, and compare the decision logs.
 
@@ -111,12 +113,13 @@ async def replay(
     answer. `edit` changes each envelope before its call. With `allow_incomplete`, a killed run and a broken
     or truncated log are accepted: the lines before the first broken line are replayed, and compared with the
     decision log that exists. An agent of the user must be given as `agent`, because a folder never chooses
-    code. Raises `OptionError` if the folder has no such run, or another agent made it, `NoDigestError` if the run
-    was killed, and `StoreError` if files are missing or broken, or the bars are not those of the run.
+    code. So must the family of its plans as `family`, if it is not a shipped one. Raises `OptionError` if the
+    folder has no such run, or another agent or family made it, `NoDigestError` if the run was killed, and `StoreError` if files are missing or broken, or the bars are not those of the run.
     """
     folder = SessionFolder(session)
     manifest = await asyncio.to_thread(folder.read_manifest, run)
     own = agent_of_run(agent, manifest)
+    refuse_other_family(family, manifest)
     if manifest.digest is None and not allow_incomplete:
         raise NoDigestError(session, manifest.run_number)
     intact_lines, warnings = await _intact_lines(folder, manifest, allow_incomplete=allow_incomplete)
@@ -155,7 +158,7 @@ async def replay(
         unused=len(recorded.unused),
         first_difference=None if difference is None else str(difference),
         request_changes=await _changes(folder, manifest, seen.first_missed, intact_lines),
-        warnings=(*warnings, *source_changes(own, manifest)),
+        warnings=(*warnings, *source_changes(own, manifest), *family_changes(manifest)),
     )
 
 

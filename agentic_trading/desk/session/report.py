@@ -3,6 +3,7 @@
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
+from shlex import quote
 from typing import Final, Literal
 
 from pydantic import BaseModel
@@ -218,6 +219,7 @@ class RunReport(BaseModel, frozen=True):
 
     Attributes:
         agent: The import path of your own agent. Empty for a shipped one.
+        family: The strategy family of an installed package. Empty for a shipped one.
         decisions: The number of verdicts, by workflow and verdict.
         no_decisions: The number of calls without a decision, by workflow and reason.
         plans: The plans of a portfolio, in order.
@@ -256,6 +258,7 @@ class RunReport(BaseModel, frozen=True):
     run_number: int
     mode: RunMode
     agent: str = ""
+    family: str = ""
     provider: str
     model: str
     data: list[DataReport]
@@ -310,6 +313,12 @@ class RunReport(BaseModel, frozen=True):
     digest: str
     elapsed_s: float
     interrupted: bool
+
+    @property
+    def named_again(self) -> str:
+        """The options that name the user's code in a replay, with a space before each."""
+        named = {"agent": self.agent, "family": self.family}
+        return "".join(f" --{option} {quote(name)}" for option, name in named.items() if name)
 
 
 class RunProgress(BaseModel, frozen=True):

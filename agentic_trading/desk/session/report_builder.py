@@ -18,6 +18,7 @@ from agentic_trading.desk.market.samples import PANELS, SAMPLES
 from agentic_trading.desk.metrics import Performance, performance
 from agentic_trading.desk.session import report, trading
 from agentic_trading.desk.session.agents import shipped_agent
+from agentic_trading.desk.session.families import own_family
 from agentic_trading.desk.session.feeds import without_symbol
 from agentic_trading.desk.session.round_trips import FillOnRecord, trips_of
 from agentic_trading.desk.session.session_run import BarCounts, SessionResult
@@ -69,6 +70,7 @@ async def report_of(
         run_number=manifest.run_number,
         mode=manifest.mode,
         agent="" if manifest.agent is None else manifest.agent.path,
+        family=own_family(manifest),
         provider=manifest.provider,
         model=manifest.model or ", ".join(sorted(attempts.models)),
         data=[_data_report(source, played) for source in manifest.data],

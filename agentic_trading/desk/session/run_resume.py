@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from agentic_trading.client.call_log import EarlierCalls
 from agentic_trading.desk.execution.risk_events import RiskResumed
-from agentic_trading.desk.planning.params import PlanTerms
+from agentic_trading.desk.planning.params import FAMILIES, PlanTerms
 from agentic_trading.desk.session.agents import agent_of_run
 from agentic_trading.desk.session.calendars import kept_calendar
 from agentic_trading.desk.session.entry_resumes import RecordedResumes
@@ -218,7 +218,8 @@ def terms_now_and_before(options: RunOptions, manifest: RunManifest) -> Mapping[
     """Return the terms of a plan now, and in the run of `manifest`."""
     before = plan_on_record(manifest) or PlanTerms()
     now = options.plan_terms(before) or before
-    return {"--family": (now.family, before.family), "--rounds": (now.rounds, before.rounds)}
+    named = options.family or (now.family if before.family in FAMILIES else LEFT_OUT)
+    return {"--family": (named, before.family), "--rounds": (now.rounds, before.rounds)}
 
 
 def bus_of(options: RunOptions) -> BusPlace:

@@ -17,6 +17,7 @@ from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.session import run_resume, trading
 from agentic_trading.desk.session.agents import OwnAgent, agent_of_run, shipped_agent, source_changes
 from agentic_trading.desk.session.calendars import keep_calendar
+from agentic_trading.desk.session.families import family_changes
 from agentic_trading.desk.session.feeds import BarSource, ReadAhead
 from agentic_trading.desk.session.options import RunOptions, plan_on_record
 from agentic_trading.ids import derived_id, random_id
@@ -108,7 +109,7 @@ async def new_run(
             seed=options.seed,
             workers=options.workers,
             bus=run_resume.bus_of(options),
-            plan=None if terms is None else terms.model_dump(mode="json"),
+            plan=None if terms is None else terms.on_record,
             agent=None if own is None else own.on_record,
             risk=options.config.risk,
             economics=options.config.economics,
@@ -155,7 +156,7 @@ async def resumed_run(
     """
     manifest = await run_resume.resumable_manifest(options, folder, feeds)
     own = agent_of_run(options.agent, manifest)
-    for warning in source_changes(own, manifest):
+    for warning in (*source_changes(own, manifest), *family_changes(manifest)):
         log.warning("agent_changed", detail=warning)
     answers, _ = await _answer_source(options, await _recorded_run(options), tables, own, manifest.model)
     async with _closed_on_error(answers.providers):
@@ -291,6 +292,8 @@ def replayed_run(manifest: RunManifest, recorded: port_adapters.Recording) -> tr
         models=manifest.models,
         fallback=manifest.fallback,
         patience=patience_of(manifest.providers),
+        # Those that the answers had, because otherwise a replay would ask again where the run did not.
+        checks=trading.BUS_CHECKS if manifest.bus.url else trading.CHECKS,
     )
 
 

@@ -306,7 +306,7 @@ def _platform_of(setup: SessionSetup, config: PlatformConfig) -> Platform:
         lost=answers.lost,
         counts=answers.counts,
     )
-    return Platform(config, ports, checks=trading.CHECKS, records_run=False)
+    return Platform(config, ports, checks=answers.checks, records_run=False)
 
 
 async def _trade(

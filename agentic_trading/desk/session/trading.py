@@ -36,7 +36,7 @@ from agentic_trading.desk.market.bar_rows import NO_COLUMNS
 from agentic_trading.desk.market.feed import BarFeed, BarGrid
 from agentic_trading.desk.market.samples import PANELS, load_sample
 from agentic_trading.desk.planning.rules import strategy_params_rule
-from agentic_trading.desk.planning.schema import STRATEGY_PARAMS, check_strategy_params
+from agentic_trading.desk.planning.schema import STRATEGY_PARAMS, check_shipped_params, check_strategy_params
 from agentic_trading.desk.portfolio_intents import IntentSettings
 from agentic_trading.desk.session.agents import shipped_agent
 from agentic_trading.desk.session.trading_session import MovableClock, TradingSession
@@ -50,6 +50,7 @@ from agentic_trading.llm.providers.offline import MODEL, SCRIPTED_MODEL, Recorde
 from agentic_trading.operate.providers import PATIENCE
 from agentic_trading.platform.config import FallbackConfig, ProviderConfig, RunMode, provider_and_model
 from agentic_trading.trading_limits import LossLimits
+from agentic_trading.worker.call_context import Checks
 
 STARTING_CASH = Decimal(100_000)
 COSTS = TradingCosts()
@@ -72,6 +73,8 @@ CHECKS = {
     FILL_STRATEGY_SCHEMA["$id"]: check_fill_strategy,
     STRATEGY_PARAMS: check_strategy_params,
 }
+BUS_CHECKS = {**CHECKS, STRATEGY_PARAMS: check_shipped_params}
+"""The checks of workers on a bus, which have no package of the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ class AnswerSource:
         models: The models of workflows that do not use the default, as `PROVIDER/MODEL`.
         fallback: The fallback models of failed calls, by workflow.
         patience: The retry policies of providers that do not use the default.
+        checks: The checks of the answers, by schema `$id`.
 
     """
 
@@ -121,6 +125,7 @@ class AnswerSource:
     models: Mapping[EnvelopeWorkflow, str] = field(default_factory=dict)
     fallback: Mapping[EnvelopeWorkflow, FallbackConfig] = field(default_factory=dict)
     patience: Mapping[str, RetryPolicy] = field(default_factory=lambda: PATIENCE)
+    checks: Checks = field(default_factory=lambda: CHECKS)
 
     def asked_by(self, workflow: EnvelopeWorkflow) -> AskedModel:
         """Return the model for the agent of a workflow."""
