@@ -16,7 +16,6 @@ from agentic_trading.llm.providers.offline import stand_in_usage
 from agentic_trading.platform.adapters import ProviderContext
 from tests.desk.cli.test_own_families import install
 from tests.flows.fleet import attempts_in, command, make_topics, records_in, sent_by
-from tests.flows.sessions import decided, lines_of
 from tests.own_package import forget
 from tests.worker_processes import RunningWorker, worker
 
@@ -111,16 +110,16 @@ def test_call_works_and_the_planner_checks_the_rules(
     sent = sent_by(tmp_path / "logs" / "w1")
     assert sorted(sent) == sorted(attempts_in(out))  # each answer that was paid is on record here
     assert len(sent) == 3
-    lines = [line for line in lines_of(decided(out)) if line["kind"].startswith(("call", "generation"))]
-    assert [line["kind"] for line in lines] == [
+    kinds = [line.get("kind", "call") for line in records_in(out)]
+    assert [kind for kind in kinds if kind == "call" or kind.startswith(("generation", "plan"))] == [
         "call", "generation.proposed", "generation.accepted",
         "call", "generation.rejected",
         "call", "generation.proposed", "generation.accepted",
+        "plan.chosen",
     ]  # fmt: skip
-    body = lines[4]["body"]
-    assert (body["round"], body["by"]) == (2, "rules")
-    assert "trend_days (20) must be less than high_days (20)" in body["detail"]
     (refused,) = (line for line in records_in(out) if line.get("kind") == "generation.rejected")
+    assert (refused["body"]["round"], refused["body"]["by"]) == (2, "rules")
+    assert "trend_days (20) must be less than high_days (20)" in refused["body"]["detail"]
     capsys.readouterr()
     assert command("trace", "why", refused["id"], "--store", out) == ExitCode.DONE
     assert "trend_days (20) must be less" in capsys.readouterr().out
