@@ -308,22 +308,16 @@ def run_command(
     A model is asked only after you confirm the estimated cost. Ctrl-C stops the run after calls in flight.
     """
     from agentic_trading.desk.cli.run_output import run_and_print
-    from agentic_trading.desk.session.families import named_family
     from agentic_trading.desk.session.options import RunOptions
     from agentic_trading.operate.choices import CONFIGURED, own_model_row
 
     own: dict[str, Any] = {"provider": provider, "base_url": base_url, "ledger_url": ledger, "bus_url": bus}
     own |= {"mode": mode, "concurrency": workers, "policy": policy, "sign_as": principal or None}
-    session: dict[str, Any] = {
-        "inject": inject,
-        "seed": seed,
-        "rounds": rounds,
-        "family": named_family(family),
-    }
+    session: dict[str, Any] = {"inject": inject, "seed": seed, "rounds": rounds}
     session |= {"bars": bars, "budget_usd": budget_usd, "max_calls": max_calls, "estimate": estimate}
     runs, loaded = _started(config, own_model=own_model_row(model, price, context), **own)
     session |= {"model": model, "timeframe": timeframe, "silent_after": silent_after, "calendar": calendar}
-    session |= _traded(names := names_in(data), columns, agent, agent_config, bars)
+    session |= _traded(names := names_in(data), columns, agent, agent_config, family, bars)
     session |= {"record": record or base_url is not None, "recorded_from": recorded_from}
     session |= {"provider": provider or (CONFIGURED if loaded.models else "rules")}
     session |= {"grace": cli_options.duration_in("--grace", grace), "inference_rate": inference_rate}
@@ -348,16 +342,17 @@ def _gate(min_net_pnl: Decimal | None, max_share: Decimal | None) -> Any:
 
 
 def _traded(
-    names: tuple[str, ...], columns: str, agent: str, config: Path | None, bars: int | None
+    names: tuple[str, ...], columns: str, agent: str, config: Path | None, family: str, bars: int | None
 ) -> dict[str, Any]:
     """Return the options of the data and of the agent that trades it."""
     from agentic_trading.desk.session.agents import named_agent
     from agentic_trading.desk.session.columns import named_columns
+    from agentic_trading.desk.session.families import named_family
     from agentic_trading.desk.session.options import warm_up_bars
 
     own = named_agent(agent, config, names)
     # Warm-up bars come first, so that the first of --bars can be decided on.
-    session = {"data": names, "columns": named_columns(columns)}
+    session = {"data": names, "columns": named_columns(columns), "family": named_family(family)}
     return session | {"agent": own, "warm_up": warm_up_bars(names, own) if bars else 0}
 
 

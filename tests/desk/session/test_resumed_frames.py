@@ -8,7 +8,7 @@ import pytest
 
 from agentic_trading.desk import Agent, Bar, Desk, run_backtest
 from agentic_trading.desk.market.samples import load_sample
-from agentic_trading.desk.session.run import BAR_COLUMNS, bar_row
+from agentic_trading.desk.session.kept_bars import BAR_COLUMNS, bar_row
 from agentic_trading.platform.errors import OptionError
 
 BARS = load_sample("btcusdt-5m")[:240]
