@@ -1,6 +1,6 @@
 """Every promise of the queries by facts: in memory, with the writer, and from another process."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -138,62 +138,69 @@ async def test_facts_of_an_event_have_no_attempt(source: Source) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        (EVERYTHING, [1, 2, 3, 4, 5, 6]),
-        (RecordQuery(kind=("interaction",)), [2, 3, 5]),
-        (RecordQuery(kind=("bar.closed", "step.failed", "no.such")), [1, 6]),
-        (RecordQuery(kind=("interaction", "bar.closed")), [1, 2, 3, 5]),
-        (RecordQuery(tenant=("acme",)), [4, 5]),
-        (RecordQuery(agent=("a",)), [2, 5]),
-        (RecordQuery(agent=(ANY,)), [2, 3, 5]),
-        (RecordQuery(agent=("",)), [1, 4, 6]),
-        (RecordQuery(agent=("", ANY)), [1, 2, 3, 4, 5, 6]),
-        (RecordQuery(agent=("nobody",)), []),
-        (RecordQuery(workflow=("planning",)), [5]),
-        (RecordQuery(provider=("p",)), [5]),
-        (RecordQuery(model=("m", "n")), [2, 3, 5]),
-        (RecordQuery(subject=("BTCUSDT",)), [1, 2]),
-        (RecordQuery(verdict=(ANY,)), [4]),
-        (RecordQuery(failure=("timeout",)), [3]),
-        (RecordQuery(failure=(ANY,)), [3, 6]),
-        (RecordQuery(since=NOW + timedelta(microseconds=1)), [2, 3, 4, 5, 6]),
-        (RecordQuery(until=NOW + timedelta(microseconds=1)), [1]),
-        (RecordQuery(since=NOW + timedelta(days=1), until=NOW + timedelta(days=2)), [3, 4, 5]),
-        (RecordQuery(since=NOW + timedelta(days=2), agent=(ANY,)), []),
-        (RecordQuery(trace_id="t-1"), [1, 2, 3]),
-        (RecordQuery(trace_id="t-1", kind=("interaction",)), [2, 3]),
-        (RecordQuery(trace_id="none"), []),
-        (RecordQuery(after=4), [5, 6]),
-        (RecordQuery(before=3), [1, 2]),
-        (RecordQuery(after=2, before=4), [3]),
-        (RecordQuery(where="latency_ms > 8000"), [3]),
-        (RecordQuery(where="NOT success"), [3]),
-        (RecordQuery(where="success"), [2, 5]),
-        (RecordQuery(where="success IS NULL"), [1, 4, 6]),
-        (RecordQuery(where="time > '2026-01-03T00:00:00.000000Z'"), [5, 6]),
-        (RecordQuery(where="time < '2026-01-03'"), [1, 2]),
-        (RecordQuery(where="agent = 'a' OR failure = 'halted' -- or"), [2, 5, 6]),
-        (RecordQuery(where="seq = (SELECT max(seq) FROM facts)", kind=("interaction",)), [5]),
-        (RecordQuery(where="seq > 2", trace_id="t-1"), [3]),
-        (RecordQuery(where="seq > 3", tenant=("default",)), [6]),
-    ],
-    ids=str,
-)
-async def test_query_selects_records(source: Source, query: RecordQuery, expected: list[int]) -> None:
+SELECTED = [
+    (EVERYTHING, [1, 2, 3, 4, 5, 6]),
+    (RecordQuery(kind=("interaction",)), [2, 3, 5]),
+    (RecordQuery(kind=("bar.closed", "step.failed", "no.such")), [1, 6]),
+    (RecordQuery(kind=("interaction", "bar.closed")), [1, 2, 3, 5]),
+    (RecordQuery(tenant=("acme",)), [4, 5]),
+    (RecordQuery(agent=("a",)), [2, 5]),
+    (RecordQuery(agent=(ANY,)), [2, 3, 5]),
+    (RecordQuery(agent=("",)), [1, 4, 6]),
+    (RecordQuery(agent=("", ANY)), [1, 2, 3, 4, 5, 6]),
+    (RecordQuery(agent=("nobody",)), []),
+    (RecordQuery(workflow=("planning",)), [5]),
+    (RecordQuery(provider=("p",)), [5]),
+    (RecordQuery(model=("m", "n")), [2, 3, 5]),
+    (RecordQuery(subject=("BTCUSDT",)), [1, 2]),
+    (RecordQuery(verdict=(ANY,)), [4]),
+    (RecordQuery(failure=("timeout",)), [3]),
+    (RecordQuery(failure=(ANY,)), [3, 6]),
+    (RecordQuery(since=NOW + timedelta(microseconds=1)), [2, 3, 4, 5, 6]),
+    (RecordQuery(until=NOW + timedelta(microseconds=1)), [1]),
+    (RecordQuery(since=NOW + timedelta(days=1), until=NOW + timedelta(days=2)), [3, 4, 5]),
+    (RecordQuery(since=NOW + timedelta(days=2), agent=(ANY,)), []),
+    (RecordQuery(trace_id="t-1"), [1, 2, 3]),
+    (RecordQuery(trace_id="t-1", kind=("interaction",)), [2, 3]),
+    (RecordQuery(trace_id="none"), []),
+    (RecordQuery(after=4), [5, 6]),
+    (RecordQuery(before=3), [1, 2]),
+    (RecordQuery(after=2, before=4), [3]),
+    (RecordQuery(where="latency_ms > 8000"), [3]),
+    (RecordQuery(where="NOT success"), [3]),
+    (RecordQuery(where="success"), [2, 5]),
+    (RecordQuery(where="success IS NULL"), [1, 4, 6]),
+    (RecordQuery(where="time > '2026-01-03T00:00:00.000000Z'"), [5, 6]),
+    (RecordQuery(where="time < '2026-01-03'"), [1, 2]),
+    (RecordQuery(where="agent = 'a' OR failure = 'halted' -- or"), [2, 5, 6]),
+    (RecordQuery(where="seq = (SELECT max(seq) FROM facts)", kind=("interaction",)), [5]),
+    (RecordQuery(where="seq > 2", trace_id="t-1"), [3]),
+    (RecordQuery(where="seq > 3", tenant=("default",)), [6]),
+]
+"""Queries, each with the numbers of the records that it selects from `a_log`."""
+
+
+@pytest.mark.timeout(60)
+async def test_query_selects_records(source: Source) -> None:
+    # Without a test for each query, because to write and open the log takes most of the time.
     async with source(a_log()) as records:
-        assert await seqs(records.select(query)) == expected
-        assert await seqs(records.select(query, newest_first=True)) == expected[::-1]
-        assert await seqs(records.select(query, limit=1)) == expected[:1]
-        assert await seqs(records.select(query, newest_first=True, limit=2)) == expected[::-1][:2]
-        assert await seqs(records.select(query, limit=0)) == []
-        assert await records.count(query) == len(expected)
-        assert sum(group.records for group in await records.sums("day", "agent", query=query)) == len(
-            expected
-        )
-        own = [seq for seq in expected if seq in {4, 5}]
-        assert await seqs(records.select(query, tenant="acme")) in ([], own) if query.where else [own]
+        for query, expected in SELECTED:
+            await assert_selects(records, query, expected)
+
+
+async def assert_selects(records: Records, query: RecordQuery, expected: list[int]) -> None:
+    """Compare the answers to a query with the numbers of its records."""
+    assert await seqs(records.select(query)) == expected, query
+    assert await seqs(records.select(query, newest_first=True)) == expected[::-1], query
+    assert await seqs(records.select(query, limit=1)) == expected[:1], query
+    assert await seqs(records.select(query, newest_first=True, limit=2)) == expected[::-1][:2], query
+    assert await seqs(records.select(query, limit=0)) == [], query
+    assert await records.count(query) == len(expected), query
+    days = await records.sums("day", "agent", query=query)
+    assert sum(group.records for group in days) == len(expected), query
+    own = [seq for seq in expected if seq in {4, 5}]
+    allowed = ([], own) if query.where else [own]
+    assert await seqs(records.select(query, tenant="acme")) in allowed, query
 
 
 async def test_tenant_sees_its_facts_only(source: Source) -> None:
@@ -453,20 +460,29 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("where", REFUSED)
-async def test_condition_over_anything_else_is_refused(source: Source, where: str) -> None:
-    query = replace(EVERYTHING, where=where)
-
+@pytest.mark.timeout(60)
+async def test_condition_over_anything_else_is_refused(source: Source) -> None:
+    assert issubclass(ConditionError, ValueError)
+    # Without a test for each condition, because to write and open the log takes most of the time.
     async with source(a_log()) as records:
-        with pytest.raises(
-            ConditionError, match=r"is refused: .* Write one SQL condition over seq, time, kind"
-        ):
-            await records.count(query, tenant="acme")
-        with pytest.raises(ValueError, match="is refused"):
-            await seqs(records.select(query))
-        with pytest.raises(ConditionError):
-            await seqs(records.caused_by(EVERYTHING, query))
-        assert await records.count() == 6
+        for where in REFUSED:
+            query = replace(EVERYTHING, where=where)
+            for asked in (
+                records.count(query, tenant="acme"),
+                seqs(records.select(query)),
+                seqs(records.caused_by(EVERYTHING, query)),
+            ):
+                assert "Write one SQL condition over seq, time, kind" in await refusal(asked), where
+            assert await records.count() == 6
+
+
+async def refusal(asked: Awaitable[object]) -> str:
+    """Return the message with which a condition is refused, or an empty text."""
+    try:
+        await asked
+    except ConditionError as e:
+        return str(e)
+    return ""
 
 
 async def test_condition_is_checked_on_an_empty_log(source: Source) -> None:

@@ -10,7 +10,7 @@ from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import Usage
 from agentic_trading.llm.verbatim import Api, VerbatimRequest
 from agentic_trading.structured.engine import read_answer
-from agentic_trading.structured.outcome import Accepted
+from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.verbatim import WantedForm, corrected_body, judged_text, wanted_form
 from tests.build import envelope
 
@@ -203,3 +203,28 @@ def test_reask_of_an_answer_that_cannot_be_read_has_the_objection_only() -> None
     found = corrected_body(VerbatimRequest("messages", '{"messages":[]}'), "<html>", ERRORS)
 
     assert json.loads(found) == {"messages": [{"role": "user", "content": WHY}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "value", "kind"),
+    [
+        ({"response_format": {"json_schema": {"schema": SCHEMA}}}, '{"a": 1}', Accepted),
+        ({"response_format": {"json_schema": {"schema": SCHEMA}}}, '{"a": "x"}', Rejected),
+        ({}, "no JSON", Accepted),
+    ],
+)
+def test_passed_on_answer_is_checked_by_the_form_of_its_request(
+    body: dict[str, Any], value: str, kind: type[Accepted | Rejected]
+) -> None:
+    sent = json.dumps(body)
+    asked = envelope(
+        context={"api": "chat_completions", "body": sent},
+        response_format=ResponseFormat.VERBATIM,
+        expected_output_schema=SCHEMA,
+    )
+    answer = ModelResponse(text=json.dumps(chat(content=value)), stop_reason="stop", usage=Usage(), model="m")
+
+    outcome = read_answer(answer, ModelRequest(asked, 1, 1, "", sent, "verbatim", 100), parser="t")
+
+    assert isinstance(outcome, kind)
+    assert outcome.raw_output == answer.text

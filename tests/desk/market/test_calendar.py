@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import cache
 
 import exchange_calendars
 import pandas as pd
@@ -83,6 +84,13 @@ def test_bars_are_missing_only_in_hours_of_exchange(
     assert calendar.missing_between(bar(last, length), bar(next_bar, length)) == missing
 
 
+@cache  # a second of CPU for each exchange
+def calendars(name: str) -> tuple[exchange_calendars.ExchangeCalendar, ExchangeCalendar]:
+    """Return the calendar of an exchange in the public package, and ours."""
+    source = exchange_calendars.get_calendar(name, start="2024-01-02", end="2024-12-30")
+    return source, exchange_calendar(name, date(2024, 1, 2))
+
+
 @given(
     name=st.sampled_from(["XNYS", "XHKG", "XTKS", "XLON", "24/7"]),
     timeframe=st.sampled_from([Timeframe.M5, Timeframe.M15, Timeframe.M30, Timeframe.H1]),
@@ -92,7 +100,7 @@ def test_bars_are_missing_only_in_hours_of_exchange(
 async def test_missing_bars_equal_those_left_out(
     name: str, timeframe: Timeframe, first: int, kept: st.DataObject
 ) -> None:
-    source = exchange_calendars.get_calendar(name, start="2024-01-02", end="2024-12-30")
+    source, calendar = calendars(name)
     days = source.sessions[first : first + 4]
     period = pd.Timedelta(timeframe.length)
     index = source.trading_index(days[0], days[-1], period, intervals=False, force_close=False, closed="left")
@@ -100,7 +108,7 @@ async def test_missing_bars_equal_those_left_out(
     chosen = kept.draw(st.lists(st.sampled_from(opens), min_size=2, unique=True).map(sorted))
     bars = [bar(each.isoformat()[:-6], timeframe) for each in chosen]
 
-    found = await gaps(bars, exchange_calendar(name, date(2024, 1, 2)))
+    found = await gaps(bars, calendar)
 
     within = [each for each in opens if chosen[0] <= each <= chosen[-1]]
     assert sum(gap.missing for gap in found) == len(within) - len(chosen)
