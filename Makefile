@@ -53,7 +53,7 @@ test: $(READY_DEV)  ## run every test, in random order, on all cores
 
 soak: $(READY_DEV)  ## run kills, chaos, foreign clients, and property tests with many examples
 	$(PY) -m pytest -m "soak or hypothesis" --hypothesis-profile=soak --timeout=600 --numprocesses=auto --dist=worksteal
-	for benchmark in safety usage fuzz overspend kill_matrix chaos "chaos --bus redis" "http_money --quick" "long_session --minutes"; do $(PY) -m benchmarks.$$benchmark || exit 1; done
+	for benchmark in safety usage fuzz overspend kill_matrix chaos "chaos --bus redis" "http_money --quick" "long_session --minutes" paper_month; do $(PY) -m benchmarks.$$benchmark || exit 1; done
 
 wheel: $(READY_DEV)  ## build the wheel, install and run it on every declared Python version
 	$(PY) -m benchmarks.wheel
