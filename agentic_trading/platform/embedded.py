@@ -69,7 +69,7 @@ async def local_gateway(
         opened.keep(providers)
         if folder is not None and store is not None:
             raise ValueError("both folder and store are given. Give one of them, because each is the log")
-        if (replayed := await replayed_gateway()) is not None:
+        if (replayed := await replayed_gateway(None if folder is None else Path(folder))) is not None:
             if store is not None:
                 raise ValueError("`replay run` cannot replay a store. Give folder instead")
             recording, folder = replayed

@@ -37,6 +37,8 @@ AS_IT_COMES: Final = OutputPolicy(
 MOST_ANSWERS_READ: Final = 3
 """How many answers of a call are read if rejected ones are asked again."""
 
+_OF_KEY: Final = "http:"
+
 _TRACE = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
 _FOR: Final = {
@@ -109,7 +111,17 @@ def request_envelope(
 
 def agent_type(key: ApiKey) -> str:
     """Return the agent type of a key's calls. It names the key, so that the log has the owner of the call."""
-    return f"http:{key.name}"
+    return agent_type_of(key.name)
+
+
+def agent_type_of(name: str) -> str:
+    """Return the agent type of the calls of the API key with this name."""
+    return f"{_OF_KEY}{name}"
+
+
+def key_name_of(agent_type: str) -> str:
+    """Return the name of the API key whose calls have this agent type."""
+    return agent_type.removeprefix(_OF_KEY)
 
 
 def _form(request: ClientRequest, key: ApiKey) -> WantedForm | None:

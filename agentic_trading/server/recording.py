@@ -7,7 +7,7 @@ import signal
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.verbatim import VerbatimRequest
 from agentic_trading.platform import port_adapters
 from agentic_trading.platform.errors import OptionError
+from agentic_trading.server.calls import agent_type_of, key_name_of
 
 STRUCK_WITHIN_S: Final = 1.0
 """Seconds of CPU in which the patterns must search one request. The server does nothing else meanwhile."""
@@ -194,6 +195,7 @@ class Replayed:
         volatile: The number of calls that matched a record only without their volatile texts.
         missed: The messages of the first misses.
         first_unused: The ids of the first unused records, in the order of the log.
+        matched: The request hash of the record, by the id of the envelope that matched it without volatile texts.
 
     """
 
@@ -202,6 +204,7 @@ class Replayed:
     volatile: int = 0
     missed: Sequence[str] = ()
     first_unused: Sequence[str] = ()
+    matched: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def lines(self) -> Sequence[str]:
@@ -233,14 +236,16 @@ class ServedRecording(port_adapters.Recording):
     Args:
         volatile: The texts that differ between runs.
         redaction: The secrets to remove from messages.
+        key: The API key whose records are served. Empty serves those of all keys.
 
     """
 
     # Keys of one principal share the count of an agent's occurrences.
     may_skip = True
 
-    def __init__(self, volatile: VolatileTexts, redaction: Redaction) -> None:
+    def __init__(self, volatile: VolatileTexts, redaction: Redaction, *, key: str = "") -> None:
         super().__init__()
+        self._only = key
         # The recorded agent types, which name the keys, by tenant and agent.
         self._types: dict[tuple[str, str], set[str]] = {}
         self._volatile = volatile
@@ -261,8 +266,11 @@ class ServedRecording(port_adapters.Recording):
         envelope, result = interaction.envelope, interaction.result
         if envelope.response_format is not ResponseFormat.VERBATIM:
             return  # no client can ask for it, so that it would be listed as unused
-        super().add(interaction)
+        # Before the others are left out, because another key of the agent would else get the answers of this one.
         self._types.setdefault((envelope.tenant_id, envelope.agent_id), set()).add(envelope.agent_type)
+        if self._only not in ("", key_name_of(envelope.agent_type)):
+            return
+        super().add(interaction)
         values = request_values(envelope)
         numbers = array("L", (self._number(value) for value in values))
         recorded = _Recorded(
@@ -341,6 +349,8 @@ class ServedRecording(port_adapters.Recording):
     async def explain_miss(self, envelope: LLMEnvelope, attempt: int) -> str:
         """Return the message of a miss, with the nearest unused record of the agent."""
         message = await super().explain_miss(envelope, attempt)
+        if unknown := self._unknown_key(envelope):
+            message = f"{message}. {unknown}"
         if envelope.envelope_id in self._slow:
             message = f"{message}. Its volatile texts were not searched: --volatile takes more than {STRUCK_WITHIN_S:g} s"
         own = self._asked_place(envelope)[:2]
@@ -354,6 +364,16 @@ class ServedRecording(port_adapters.Recording):
         if len(self._messages) < MISSES_NAMED:
             self._messages[envelope.request_hash, envelope.occurrence, attempt] = message
         return message
+
+    def _unknown_key(self, envelope: LLMEnvelope) -> str:
+        """Return a sentence about an API key without a record, or no text if the call may have one."""
+        types = self._types.get((envelope.tenant_id, envelope.agent_id), set())
+        recorded = {key_name_of(one) for each in self._types.values() for one in each}
+        known, name = {self._only} if self._only else recorded, key_name_of(envelope.agent_type)
+        is_renamed = len(types) == 1 and types <= {agent_type_of(one) for one in known}
+        if name in known or is_renamed or not known:
+            return ""
+        return f"The API key {name!r} has no record here. Keys with a record: {', '.join(sorted(known))}"
 
     def _nearest(self, asked: Sequence[tuple[str, str]], step: str, rows: Sequence[_Recorded]) -> str:
         """Return the sentence about the record with the fewest different paths."""
@@ -419,6 +439,7 @@ class ServedRecording(port_adapters.Recording):
             len(self._matched),
             tuple(self._messages.values()),
             tuple(unused[:UNUSED_NAMED]),
+            {asking: one.request_hash for asking, one in self._matched.items()},
         )
 
 

@@ -1,72 +1,42 @@
 """Run a program again on the record of its calls, and compare its attempts with the recorded ones."""
 
 import asyncio
+import os
 import signal
-from collections.abc import AsyncIterable, Mapping, Sequence
-from contextlib import aclosing
-from hashlib import sha256
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
-from pydantic import BaseModel
-
-from agentic_trading.canonical import canonical_bytes
-from agentic_trading.llm.envelope import LLMEnvelope, ResponseFormat
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.cancellation import end_wait, on_first_signal
 from agentic_trading.llm.store import LOG_NAME
 from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.recorded_gateway import recorded_attempts_in
 from agentic_trading.platform.settings import replay_environment
-from agentic_trading.replay import request_changes
+from agentic_trading.server.replay_report import CommandReplay, ReplayComparison
 from agentic_trading.server.serving import ServeOptions, serve_api
 
-MOST_NAMED: Final = 10
-"""The misses that a report names."""
+STOPS_WITHIN_S: Final = 3.0
+"""Seconds that a stopped program has to end after SIGTERM. Then it is killed."""
 
-MOST_COMPARED: Final = 1000
-"""The most unused records that one miss is compared with, because each comparison reads two requests."""
+AFTER_CTRL_C_S: Final = 2.0
+"""Seconds that a program in a terminal has to end before SIGTERM, because the terminal has sent it SIGINT."""
 
 _STDERR: Final = 2
 
-COMPARED: Final = (
-    "raw_output", "parsed_output", "validation_passed", "validation_errors", "stop_reason", "model", "tool_called",
-)  # fmt: skip
-"""The fields of a result that are compared, with the category of its failure."""
-
-
-class CommandReplay(BaseModel, frozen=True):
-    """The result of running a program on its record.
-
-    Attributes:
-        identical: Whether each attempt was made again, and has the recorded result, and the program ended with 0.
-        exit_code: The exit code of the program. Negative: the number of the signal that ended it.
-        recorded: The number of recorded attempts.
-        matched: The number of attempts with the recorded result.
-        different: The number of attempts with another result than the recorded one.
-        misses: The number of attempts without a record.
-        unused: The number of recorded attempts that were not made again.
-        recorded_digest, digest: The digest of the recorded results and of those of the replay. It covers tenant,
-            agent, step, request hash and attempt number, and `COMPARED`. The order of the calls does not matter.
-        missed: The messages of the first misses, and the first differences.
-
-    """
-
-    identical: bool
-    exit_code: int
-    recorded: int
-    matched: int
-    different: int
-    misses: int
-    unused: int
-    recorded_digest: str
-    digest: str
-    missed: tuple[str, ...] = ()
+_Run = Callable[[str | None], Awaitable[int]]
 
 
 async def replay_command(
-    record: Path, words: Sequence[str], *, stdout_is_ours: bool = False
+    record: Path,
+    words: Sequence[str],
+    *,
+    key: str = "",
+    volatile: Sequence[str] = (),
+    stdout_is_ours: bool = False,
 ) -> CommandReplay:
     """Run a program on a record, and compare. The record is only read.
 
@@ -74,19 +44,27 @@ async def replay_command(
     server, one is started on a free port, and the variables of the SDKs name its URL. The network of the program
     is not blocked.
 
+    SIGINT and SIGTERM stop the program and the server. The result then has the attempts until this time.
+
     Args:
         record: A log, or the folder of a log.
         words: The program and its arguments.
+        key: The API key whose calls are replayed and compared. Empty: those of all keys.
+        volatile: Patterns of texts in requests of SDKs that differ between runs, as of `ServeOptions`.
         stdout_is_ours: Whether the program's output goes to standard error.
 
     Raises:
-        OptionError: If the record or the program cannot be found.
+        OptionError: If the record, the program, the calls of the key, or calls for `volatile` cannot be found.
         StoreError: If a log cannot be read.
         ConfigError: If the configuration or an API key is invalid.
 
     """
-    comparison = _Comparison()
+    comparison = ReplayComparison(key)
     await comparison.read(record)
+    if volatile and not comparison.has_clients:
+        allowed = "--volatile with a record of `serve`"
+        raise OptionError("--volatile", f"given with {record}, without calls of SDKs", allowed)
+    replay = _Replay()
     with TemporaryDirectory(prefix="agentic-replay-") as name:
         place = Path(name)
         gateways = place / "gateways"
@@ -95,34 +73,73 @@ async def replay_command(
         async def run(url: str | None) -> int:
             return await _run(words, replay_environment(record, gateways, url), is_quiet=stdout_is_ours)
 
-        code = await (_served(record, place / "server", run) if comparison.has_clients else run(None))
+        if comparison.has_clients:
+            options = ServeOptions(
+                None,
+                "127.0.0.1",
+                0,
+                place / "server",
+                record,
+                drain_s=1.0,
+                volatile=volatile,
+                recorded_key=key,
+            )
+            await replay.serve(options, run)
+        else:
+            await replay.run(run)
         for log in sorted(await asyncio.to_thread(lambda: [*place.rglob(LOG_NAME)])):
-            await comparison.compare(recorded_attempts_in(log, option="the replay"))
-    return comparison.report(code)
+            await comparison.compare(recorded_attempts_in(log, option="the replay"), replay.matched)
+    return comparison.report(replay.exit_code, stopped=replay.stopped)
 
 
-async def _served(record: Path, folder: Path, run: Any) -> int:
-    """Run the program with a server of the recorded answers. Return its exit code."""
-    ended: list[int] = []
-    failed: list[OptionError] = []
+class _Replay:
+    """A run of the program: its exit code, and whether a signal stopped it."""
 
-    async def during(url: str) -> None:
-        try:
-            ended.append(await run(url))
-        except OptionError as e:  # kept, because a task group of the server would wrap it
-            failed.append(e)
+    def __init__(self) -> None:
+        self.matched: Mapping[str, str] = {}
+        self._ended: int | None = None
 
-    options = ServeOptions(None, "127.0.0.1", 0, folder, record, drain_s=1.0)
-    await serve_api(options, lambda _line: None, during=during)
-    if failed:
-        raise failed[0]
-    return ended[0] if ended else -signal.SIGTERM  # a signal stopped the server and the program
+    @property
+    def stopped(self) -> bool:
+        return self._ended is None
+
+    @property
+    def exit_code(self) -> int:
+        return -signal.SIGTERM if self._ended is None else self._ended
+
+    async def run(self, run: _Run) -> None:
+        """Run the program until it ends, or until a signal."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as limit:
+                with on_first_signal(lambda: end_wait(limit)):
+                    self._ended = await run(None)
+
+    async def serve(self, options: ServeOptions, run: _Run) -> None:
+        """Run the program with a server of the recorded answers."""
+        failed: list[OptionError] = []
+
+        async def during(url: str) -> None:
+            try:
+                self._ended = await run(url)
+            except OptionError as e:  # kept, because a task group of the server would wrap it
+                failed.append(e)
+
+        use = await serve_api(options, lambda _line: None, during=during)
+        if failed:
+            raise failed[0]
+        self.matched = {} if use is None else use.matched
 
 
 async def _run(words: Sequence[str], environment: Mapping[str, str], *, is_quiet: bool) -> int:
+    # A program in a terminal keeps its input there. Otherwise it gets a process group, so that a signal also ends the
+    # processes that it has started.
+    in_terminal = sys.stdin is not None and sys.stdin.isatty()
     try:
         process = await asyncio.create_subprocess_exec(
-            *words, env=dict(environment), stdout=_STDERR if is_quiet else None
+            *words,
+            env=dict(environment),
+            stdout=_STDERR if is_quiet else None,
+            process_group=None if in_terminal else 0,
         )
     except OSError as e:
         allowed = "a program and its arguments, such as `python my_agent.py`"
@@ -131,106 +148,28 @@ async def _run(words: Sequence[str], environment: Mapping[str, str], *, is_quiet
         return await process.wait()
     finally:
         if process.returncode is None:
-            process.terminate()
+            await _stop(process, in_terminal=in_terminal)
+
+
+async def _stop(process: Process, *, in_terminal: bool) -> None:
+    """End a program: after a time for Ctrl-C in a terminal by SIGTERM, and by SIGKILL if that is not enough."""
+
+    def send(number: int) -> None:
+        with suppress(ProcessLookupError):
+            (os.kill if in_terminal else os.killpg)(process.pid, number)
+
+    try:
+        if not in_terminal or not await _ends(process, AFTER_CTRL_C_S):
+            send(signal.SIGTERM)
+            await _ends(process, STOPS_WITHIN_S)
+    finally:  # also after a second signal
+        if process.returncode is None or not in_terminal:
+            send(signal.SIGKILL)
+        await process.wait()
+
+
+async def _ends(process: Process, seconds: float) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
             await process.wait()
-
-
-class _Comparison:
-    """The recorded attempts of a log, and those of a replay."""
-
-    def __init__(self) -> None:
-        self.has_clients = False
-        # By tenant, agent, step, request hash and attempt: the hashes of the recorded results not seen again.
-        self._left: dict[tuple[Any, ...], list[bytes]] = {}
-        self._requests: dict[tuple[Any, ...], LLMEnvelope] = {}
-        self._recorded: list[bytes] = []
-        self._made: list[bytes] = []
-        self._matched = self._different = 0
-        self._missed: list[LLMInteraction] = []
-        self._misses = 0
-        self._changed: list[str] = []
-
-    async def read(self, record: Path) -> None:
-        """Read the record."""
-        async with aclosing(recorded_attempts_in(record, option="FOLDER")) as attempts:
-            async for attempt in attempts:
-                self.has_clients |= attempt.envelope.response_format is ResponseFormat.VERBATIM
-                key = _key(attempt)
-                line = _line(key, attempt)
-                self._recorded.append(line)
-                self._left.setdefault(key, []).append(line)
-                if len(self._requests) < MOST_COMPARED:
-                    self._requests.setdefault(key, attempt.envelope)
-
-    async def compare(self, attempts: AsyncIterable[LLMInteraction]) -> None:
-        """Compare the attempts of a replay."""
-        async for attempt in attempts:
-            key = _key(attempt)
-            line = _line(key, attempt)
-            self._made.append(line)
-            left = self._left.get(key, [])
-            if line in left:
-                left.remove(line)
-                self._matched += 1
-            elif left and _is_answered(attempt):
-                left.pop(0)
-                self._different += 1
-                envelope = attempt.envelope
-                self._changed.append(
-                    f"another result than recorded: agent {envelope.agent_id!r}, request {envelope.request_hash}, "
-                    f"attempt {attempt.result.attempt_number}"
-                )
-            else:
-                self._misses += 1
-                if len(self._missed) < MOST_NAMED:
-                    self._missed.append(attempt)
-
-    def report(self, exit_code: int) -> CommandReplay:
-        """Return the result."""
-        digests = [sha256(b"".join(sorted(lines))).hexdigest() for lines in (self._recorded, self._made)]
-        return CommandReplay(
-            identical=digests[0] == digests[1] and exit_code == 0,
-            exit_code=exit_code,
-            recorded=len(self._recorded),
-            matched=self._matched,
-            different=self._different,
-            misses=self._misses,
-            unused=sum(map(len, self._left.values())),
-            recorded_digest=digests[0],
-            digest=digests[1],
-            missed=(*map(self._explained, self._missed), *self._changed)[:MOST_NAMED],
-        )
-
-    def _explained(self, missed: LLMInteraction) -> str:
-        """Return the message of a miss, with the changes of the nearest unused record."""
-        failure = missed.result.failure
-        message = "no recorded answer" if failure is None else failure.description
-        if missed.envelope.response_format is ResponseFormat.VERBATIM:
-            return message  # the server has named the nearest record
-        unused = [
-            envelope
-            for key, envelope in self._requests.items()
-            if self._left[key] and envelope.tenant_id == missed.envelope.tenant_id
-            and envelope.response_format is not ResponseFormat.VERBATIM
-        ]  # fmt: skip
-        nearest = min((request_changes(one, missed.envelope) for one in unused), key=len, default=[])
-        return f"{message}. The nearest unused record differs in {'; '.join(nearest)}" if nearest else message
-
-
-def _key(attempt: LLMInteraction) -> tuple[Any, ...]:
-    # Without the occurrence, because a program that was started twice has counted from 0 twice.
-    envelope = attempt.envelope
-    place = (envelope.tenant_id, envelope.agent_id, envelope.step)
-    return (*place, envelope.request_hash, attempt.result.attempt_number)
-
-
-def _line(key: tuple[Any, ...], attempt: LLMInteraction) -> bytes:
-    result = attempt.result
-    fields = {name: getattr(result, name) for name in COMPARED}
-    category = None if result.failure is None else str(result.failure.category)
-    return sha256(canonical_bytes([*key, fields, category])).digest()
-
-
-def _is_answered(attempt: LLMInteraction) -> bool:
-    failure = attempt.result.failure
-    return failure is None or failure.category is not FailureKind.REPLAY_MISS
+    return process.returncode is not None

@@ -67,6 +67,7 @@ class ServeOptions:
         volatile: Patterns of texts that differ between runs. A replay also matches requests without them.
         bus: The URL of a bus whose workers make the calls. None takes it from the configuration.
         ledger: The URL of the ledger. None takes it from the configuration.
+        recorded_key: The API key whose recorded calls are served. Empty serves those of all keys.
 
     """
 
@@ -81,6 +82,7 @@ class ServeOptions:
     tls_files: tuple[Path, Path] | None = None
     bus: str | None = None
     ledger: str | None = None
+    recorded_key: str = ""
 
 
 @dataclass(slots=True)
@@ -329,7 +331,7 @@ def _keys(options: ServeOptions, config: PlatformConfig) -> ApiKeys:
 
 async def _recording(options: ServeOptions, path: Path, config: PlatformConfig) -> ServedRecording:
     """Return the answers of the logs at `path`. Raises `OptionError` without a log, or if a pattern is wrong."""
-    answers = ServedRecording(VolatileTexts(options.volatile), config.redaction)
+    answers = ServedRecording(VolatileTexts(options.volatile), config.redaction, key=options.recorded_key)
     async with aclosing(recorded_attempts_in(path, option="--from")) as attempts:
         async for attempt in attempts:
             answers.add(attempt)

@@ -57,6 +57,8 @@ def _text(body: Body) -> str:
         return WRONG
     if "secret" in _words(body):
         return f"The key is not at the start of this answer, but near its end: {SECRET}."
+    if "count" in _words(body):
+        return f"Answer {len(seen)}."
     if "long" in _words(body):
         return TEXT * 2000
     if "report" in _words(body):
@@ -230,6 +232,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         if "wait" in words:
             open_calls.wait(20)
+        for word in words:
+            if word.startswith("hold_"):
+                gates[word].wait(20)
         if "slow" in words:
             time.sleep(0.3)
         answer = self._answer(raw, body, words)

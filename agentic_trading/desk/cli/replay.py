@@ -52,6 +52,23 @@ FamilyName = Annotated[
         "--family", metavar="NAME", help="The strategy family of the run, if it is of an installed package."
     ),
 ]
+RecordedKey = Annotated[
+    str,
+    typer.Option(
+        "--key",
+        metavar="NAME",
+        help="With COMMAND: replay and compare only calls of this API key of `serve`.",
+    ),
+]
+VolatileText = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--volatile",
+        metavar="REGEX",
+        help="With COMMAND: a text in requests of SDKs that differs between runs. A replay also matches requests "
+        "without it. Repeatable.",
+    ),
+]
 
 
 @app.callback()
@@ -68,6 +85,8 @@ def replay_run(
     run: RunNumber = None,
     agent: AgentPath = "",
     family: FamilyName = "",
+    key: RecordedKey = "",
+    volatile: VolatileText = None,
     workers: Workers = 4,
     allow_incomplete: AllowIncomplete = False,
     as_json: AsJson = False,
@@ -87,17 +106,25 @@ def replay_run(
     from agentic_trading.desk.cli.summary import comparison
     from agentic_trading.desk.session.agents import load_agent
     from agentic_trading.desk.session.families import named_family
+    from agentic_trading.desk.session.options import refuse_search
     from agentic_trading.desk.session.replay import replay
     from agentic_trading.operate.lines import printable
     from agentic_trading.operate.session_folder import SessionFolder
+    from agentic_trading.platform.errors import OptionError
 
     if command or (logs_at(session) and not SessionFolder(session).manifest(1).exists()):
         # Only here, because it loads the HTTP server.
         from agentic_trading.cli.replay_folder import refuse_session_options, replay_folder
 
+        refuse_search(session)
         refuse_session_options({"--run": run, "--agent": agent, "--family": family})
-        replay_folder(session, command or (), allow_incomplete=allow_incomplete, as_json=as_json)
+        replay_folder(
+            session, command or (), key=key, volatile=volatile or (), allow_incomplete=allow_incomplete, as_json=as_json
+        )  # fmt: skip
         return
+    for option, value in {"--key": key, "--volatile": volatile}.items():
+        if value:
+            raise OptionError(option, "given with a session of `run`", f"{option} with the record of `serve`")
     configured()
     own = load_agent(agent) if agent else None
     terms: dict[str, Any] = {"agent": own, "family": named_family(family)}

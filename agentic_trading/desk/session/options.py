@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
+from shlex import quote
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -41,6 +42,21 @@ GRACE: Final = timedelta(seconds=30)
 """The default grace period. The sender of bars needs a few seconds after their close."""
 SILENT_AFTER: Final = 3
 """The default number of missing bars after which a feed of a session on paper is silent."""
+
+CACHE: Final = "strategies"
+"""The folder next to the log of a search that keeps the evaluations of its sets."""
+
+
+def refuse_search(folder: Path) -> None:
+    """Raise `OptionError` for the folder or the log of a search. Blocks."""
+    place = folder if folder.is_dir() else folder.parent
+    if (place / CACHE).is_dir():
+        command = f"agentic-trading strategy propose --provider recorded --from {quote(str(place))}"
+        allowed = (
+            "a session of `run`, or the record of a gateway or of `serve`. To repeat a search with its --data, --family "
+            f"and --rounds: {command}"
+        )
+        raise OptionError("FOLDER", f"{folder}, a search of `strategy propose`", allowed)
 
 
 @dataclass(frozen=True, slots=True)

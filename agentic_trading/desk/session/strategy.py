@@ -34,7 +34,7 @@ from agentic_trading.desk.planning.schema import EVERYTHING, AvailableParams
 from agentic_trading.desk.planning.search import random_median
 from agentic_trading.desk.planning.template import TEMPLATES, BaseTemplate
 from agentic_trading.desk.session import trading
-from agentic_trading.desk.session.options import load_run_config
+from agentic_trading.desk.session.options import CACHE, load_run_config
 from agentic_trading.files import read_file
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
@@ -69,9 +69,6 @@ from agentic_trading.platform.tables import Tables, factories_of, tables_of
 
 PROVIDERS: Final = (*WITHOUT_MODEL, LLMProvider.SCRIPTED.value, *MODELS)
 """The values of `--provider`, in addition to the providers of the configuration."""
-
-CACHE: Final = "strategies"
-"""The folder next to the log that keeps the evaluations of sets."""
 
 PANEL: Final = "panel"
 """The folder next to the log that keeps an own panel."""

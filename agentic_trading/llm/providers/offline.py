@@ -288,6 +288,14 @@ class _SameRequests:
         self.used.add((recorded, attempt))
         return LLMResult.from_wire(self.results[recorded, attempt])
 
+    def recorded_for(self, asking: str) -> str:
+        """Return the recorded envelope whose results `asking` has got."""
+        return self._served[asking]
+
+    def pass_over(self, asking: str, attempt: int) -> None:
+        """Take a record from its envelope. It stays taken."""
+        self.used.discard((self._served.pop(asking), attempt))
+
 
 class RecordedAnswers:
     """Serve recorded attempts by their `RecordedKey`.
@@ -336,6 +344,17 @@ class RecordedAnswers:
         if same is None or source is None:
             return None
         return same.take(source, envelope.envelope_id, attempt)
+
+    def recorded_for(self, envelope: LLMEnvelope) -> str:
+        """Return the recorded envelope whose results an envelope has got."""
+        return self._known[envelope.request_hash][self._asked_place(envelope)].recorded_for(
+            envelope.envelope_id
+        )
+
+    def pass_over(self, envelope: LLMEnvelope, attempt: int) -> None:
+        """Take a record from its envelope, so that `find` serves the next one. No other envelope gets it."""
+        same = self._known[envelope.request_hash][self._asked_place(envelope)]
+        same.pass_over(envelope.envelope_id, attempt)
 
     def _recorded_place(self, envelope: LLMEnvelope) -> Place:
         """Return the place of a record: its tenant, agent and step."""
