@@ -398,3 +398,29 @@ def test_replay_has_the_answers_of_both_runs_of_a_restarted_server(place: Path) 
 
     assert again == [200, 200, 200, 200, 422]
     assert "replay: 1 attempts without a record, 0 records unused" in rest
+
+
+async def test_only_the_records_of_the_named_key_are_served() -> None:
+    live = [asked("Judge.", key=key) for key in ("a", "b")]
+    answers = ServedRecording(VolatileTexts(()), Redaction(), key="a")
+    for one in live:
+        answers.add(recorded(one, f"answer of {one.agent_type}"))
+
+    own, other, renamed = (asked("Judge.", key=key) for key in ("a", "b", "c"))
+    found = [await answers.find(one, 1) for one in (other, renamed, own)]
+
+    assert [one and one.raw_output for one in found] == [None, None, "answer of http:a"]
+    for one, name in ((other, "b"), (renamed, "c")):
+        message = await answers.explain_miss(one, 1)
+        assert message.endswith(f"The API key '{name}' has no record here. Keys with a record: a")
+    assert "API key" not in await answers.explain_miss(own, 1)
+    assert answers.use.unused == 0
+
+
+async def test_a_match_without_volatile_texts_names_its_record() -> None:
+    live = asked("at 10:00:00")
+    answers = served(recorded(live), volatile=(CLOCK,))
+    again = asked("at 11:00:00")
+
+    assert await answers.find(again, 1) is not None
+    assert answers.use.matched == {again.envelope_id: live.request_hash}

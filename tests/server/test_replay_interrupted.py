@@ -2,11 +2,12 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -167,3 +168,30 @@ def test_a_signal_ends_the_program_of_sdks_and_their_server(place: Path, keys: d
     assert "2 recorded · 1 matched" in " ".join(out.split())
     assert "Interrupted. 1 of 2 recorded attempts were made again." in err
     assert not is_running(program)
+
+
+def test_ctrl_c_in_a_terminal_lets_the_program_end_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(GATEWAY_AGENT)
+    assert python(tmp_path, "agent.py", "log", "a", "b").returncode == 0
+    patient = "\nimport time\ntry:\n    print('ready', flush=True)\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('saved')\n"
+    (tmp_path / "patient.py").write_text(GATEWAY_AGENT + patient)
+    program = str(Path(sys.executable).with_name("agentic-trading"))
+    words = [program, "replay", "run", "log", "--", sys.executable, "patient.py", "log", "a"]
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execv(words[0], words)  # noqa: S606 - the program itself, on a terminal of its own
+    shown = b""
+    while b"ready" not in shown:
+        shown += os.read(terminal, 4096)
+    os.write(terminal, b"\x03")
+    with suppress(OSError):  # the end of a terminal
+        while more := os.read(terminal, 4096):
+            shown += more
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+
+    assert os.waitstatus_to_exitcode(status) == ExitCode.INTERRUPTED
+    assert b"saved" in shown
+    assert b"Interrupted. 1 of 2 recorded attempts were made again." in shown
