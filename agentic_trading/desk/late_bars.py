@@ -8,11 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from agentic_trading.clock import Clock
-from agentic_trading.desk.market import feed as bar_feed
 from agentic_trading.desk.market.bar import EPOCH, Bar
 from agentic_trading.desk.market.calendar import Calendar
-from agentic_trading.desk.market.feed import BarFeed, FeedItem, Gap, LateBar, Note
-from agentic_trading.desk.time_slices import TimeSlice
+from agentic_trading.desk.market.feed import BarFeed, Continuity, FeedItem, Gap, LateBar, Note
+from agentic_trading.desk.time_slices import TimeSlice, close_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class _LiveReader:
         self._left = most_bars
         self._kept = grace.kept.get(feed.symbol, 0)
         # The gaps of the source are replaced, because late bars are missing too, and a replay finds their gaps.
-        self._continuity = bar_feed.Continuity("live", feed.symbol, feed.timeframe, grace.calendar)
+        self._continuity = Continuity("live", feed.symbol, feed.timeframe, grace.calendar)
         self._fed = 0
         self._has_ended = False
         self._asked_at = EPOCH
@@ -167,7 +166,7 @@ class _LiveReader:
     async def _next(self) -> Bar | Exception | None:
         try:
             if self._left == 0:
-                await bar_feed.close_items(self._items)
+                await close_items(self._items)
                 return None
             async for item in self._items:
                 if isinstance(item, Bar):

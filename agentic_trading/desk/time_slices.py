@@ -7,7 +7,7 @@ from datetime import datetime
 
 from agentic_trading.desk.market.bar import Bar, Resampler, Timeframe
 from agentic_trading.desk.market.correlation import CLOSES_KEPT, Close, ReferenceMarket
-from agentic_trading.desk.market.feed import BarFeed, FeedItem, Note, close_items
+from agentic_trading.desk.market.feed import BarFeed, FeedItem, Note
 from agentic_trading.desk.market.snapshot import BASE
 
 
@@ -42,6 +42,14 @@ async def merge_feeds(feeds: Sequence[BarFeed], *, most_bars: int | None = None)
     notes = _notes_of(readers)
     if at is not None and notes:
         yield TimeSlice(at, (), notes)
+
+
+async def close_items(items: AsyncIterator[FeedItem]) -> None:
+    """End the iteration of a feed before its end, if its iterator has `aclose`."""
+    # A plain iterator has no way to end, and so keeps nothing that has to be freed.
+    close = getattr(items, "aclose", None)
+    if close is not None:
+        await close()
 
 
 class _Reader:

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from agentic_trading.desk.agents.dice_patterns import text_of_pattern
 from agentic_trading.ids import fraction
+from agentic_trading.llm.errors import FailureKind, ProviderError
 
 _TEXT: Final = "drawn"
 _ITEMS_MOST: Final = 3
@@ -13,8 +15,12 @@ _DEPTH_MOST: Final = 16
 def dice(schema: Mapping[str, Any], seed: str) -> Any:
     """Return a value that fits the types, enums and bounds of a JSON Schema.
 
-    Equal arguments give equal values. A pattern, a format and a rule between fields may be broken. The answer
-    is then rejected like any other.
+    Equal arguments give equal values. Patterns of literals, classes, groups and repeats are matched. A format and
+    a rule between fields may be broken. The answer is then rejected like any other.
+
+    Raises:
+        ProviderError: If no text is found for a pattern.
+
     """
     return _drawn(schema, schema, (seed,))
 
@@ -48,8 +54,27 @@ def _of_type(node: Mapping[str, Any], root: Mapping[str, Any], path: tuple[str |
         case "null":
             return None
         case _:
-            text = _TEXT.ljust(int(node.get("minLength", 0)), ".")
-            return text[: int(node.get("maxLength", len(text)))]
+            return _text(node, path)
+
+
+def _text(node: Mapping[str, Any], path: tuple[str | int, ...]) -> str:
+    least, most = int(node.get("minLength", 0)), node.get("maxLength")
+    if "pattern" not in node:
+        text = _TEXT.ljust(least, ".")
+        return text[: int(node.get("maxLength", len(text)))]
+    drawn = text_of_pattern(str(node["pattern"]), least, most, path)
+    if drawn is None:
+        # Refused, because a text that does not fit would look like a fault of the agent.
+        message = (
+            f"no text is drawn for the pattern {node['pattern']!r} of {_field(path)}. "
+            "Override `offline` of the agent to answer such a question, or use a model with --provider"
+        )
+        raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False)
+    return drawn
+
+
+def _field(path: tuple[str | int, ...]) -> str:
+    return ".".join(str(part) for part in path[1:] if part not in {"ref", "choice"}) or "the answer"
 
 
 def _count(node: Mapping[str, Any], path: tuple[str | int, ...]) -> int:

@@ -112,14 +112,6 @@ class BarFeed(Protocol):
     def __aiter__(self) -> AsyncIterator[FeedItem]: ...
 
 
-async def close_items(items: AsyncIterator[FeedItem]) -> None:
-    """End the iteration of a feed before its end, if its iterator has `aclose`."""
-    # A plain iterator has no way to end, and so keeps nothing that has to be freed.
-    close = getattr(items, "aclose", None)
-    if close is not None:
-        await close()
-
-
 class Continuity:
     """Checks the order of a source's bars, and finds gaps and duplicates.
 

@@ -21,6 +21,7 @@ from agentic_trading.desk.market.samples import (
     panel_calendar,
 )
 from agentic_trading.desk.session import trading
+from agentic_trading.desk.time_slices import close_items
 from agentic_trading.operate.session_folder import DataSource
 from agentic_trading.platform.errors import OptionError
 
@@ -267,7 +268,7 @@ class ReadAhead:
 
     async def aclose(self) -> None:
         """End the iteration of the feed."""
-        await bar_feed.close_items(self._items)
+        await close_items(self._items)
 
 
 async def open_feeds(
@@ -353,7 +354,7 @@ class CheckedFeed:
                     self._steps.refuse_unknown()
                 yield item
         finally:
-            await bar_feed.close_items(items)
+            await close_items(items)
         _refuse_empty(self._name, self._steps)
 
 
@@ -393,7 +394,7 @@ class ResumedFeed:
                 for admitted in continuity.admit(line, item):
                     yield admitted
         finally:
-            await bar_feed.close_items(items)
+            await close_items(items)
 
 
 def _was_given(item: bar_feed.FeedItem, last: datetime) -> bool:
