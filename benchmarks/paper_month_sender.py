@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from agentic_trading.cli.exits import ExitCode
-from agentic_trading.desk.session.run import BAR_COLUMNS
+from agentic_trading.desk.session.kept_bars import BAR_COLUMNS
 from agentic_trading.operate.session_folder import SessionFolder
 from benchmarks.long_session import cpu_of, resident_mb
 from benchmarks.paper_month_plan import MINUTE, START, SYMBOLS, Market, Plan, Stop

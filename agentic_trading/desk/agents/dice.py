@@ -1,25 +1,27 @@
 """Drawn answers that fit a schema: the answers of an agent without rules of its own."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from agentic_trading.desk.agents.dice_patterns import text_of_pattern
 from agentic_trading.ids import fraction
 from agentic_trading.llm.errors import FailureKind, ProviderError
 
 _TEXT: Final = "drawn"
 _ITEMS_MOST: Final = 3
 _DEPTH_MOST: Final = 16
+_WORDS: Final = re.compile(r"\^?\(?(?:\?:)?([\w -]+(?:\|[\w -]+)*)\)?\$?")
+"""A pattern of alternative words, such as `^(long|short)$`."""
 
 
 def dice(schema: Mapping[str, Any], seed: str) -> Any:
     """Return a value that fits the types, enums and bounds of a JSON Schema.
 
-    Equal arguments give equal values. Patterns of literals, classes, groups and repeats are matched. A format and
-    a rule between fields may be broken. The answer is then rejected like any other.
+    Equal arguments give equal values. A pattern may be one of words, such as `^(long|short)$`. A format and a
+    rule between fields may be broken. The answer is then rejected like any other.
 
     Raises:
-        ProviderError: If no text is found for a pattern.
+        ProviderError: If there is another pattern.
 
     """
     return _drawn(schema, schema, (seed,))
@@ -58,19 +60,23 @@ def _of_type(node: Mapping[str, Any], root: Mapping[str, Any], path: tuple[str |
 
 
 def _text(node: Mapping[str, Any], path: tuple[str | int, ...]) -> str:
-    least, most = int(node.get("minLength", 0)), node.get("maxLength")
-    if "pattern" not in node:
-        text = _TEXT.ljust(least, ".")
-        return text[: int(node.get("maxLength", len(text)))]
-    drawn = text_of_pattern(str(node["pattern"]), least, most, path)
-    if drawn is None:
+    if "pattern" in node:
+        return _word(str(node["pattern"]), path)
+    text = _TEXT.ljust(int(node.get("minLength", 0)), ".")
+    return text[: int(node.get("maxLength", len(text)))]
+
+
+def _word(pattern: str, path: tuple[str | int, ...]) -> str:
+    found = _WORDS.fullmatch(pattern)
+    if found is None:
         # Refused, because a text that does not fit would look like a fault of the agent.
         message = (
-            f"no text is drawn for the pattern {node['pattern']!r} of {_field(path)}. "
-            "Override `offline` of the agent to answer such a question, or use a model with --provider"
+            f"no text is drawn for the pattern {pattern!r} of {_field(path)}. Use an enum or words such as "
+            "^(long|short)$, override `offline` of the agent, or use a model with --provider"
         )
         raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False)
-    return drawn
+    word: str = _one_of(found[1].split("|"), path)
+    return word
 
 
 def _field(path: tuple[str | int, ...]) -> str:
