@@ -266,10 +266,11 @@ def figures() -> list[Figure]:
         # Limits on the cost of questions took one with one importer, the session: the gate and its account.
         # Own panels took one, and families of packages another one. Checks and conversions of files took five, and a
         # merge that waits for no silent symbol one. Silent feeds took three (the watch has one importer, the session), and
-        # kept bars left the module of runs. Families of packages in sessions took one. Programs that run again on their record took three of the gateway.
-        Figure("files of the gateway", len(gateway), 301),
+        # kept bars left the module of runs. Families of packages in sessions took one. Programs that run again on their record took four of the gateway,
+        # one for their report.
+        Figure("files of the gateway", len(gateway), 302),
         Figure("files of the desk", len(desk), 151),
-        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 51_700),
+        Figure("code lines of the gateway", sum(module.code_lines for module in gateway), 52_100),
         Figure("code lines of the desk", sum(module.code_lines for module in desk), 21_500),
         Figure("files with one importer", len(one_importer(ours)), 89),
         Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 1),
