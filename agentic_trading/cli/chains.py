@@ -81,6 +81,8 @@ def path_of(answer: CausalPath) -> RenderableType:
     shown = (*answer.path, *answer.quoted, *answer.siblings, *answer.effects)
     is_shared = len({node.tenant for node in shown}) > 1
     path = Table.grid(padding=(0, 1, 0, 0))
+    path.add_column()
+    path.add_column(overflow="fold")  # otherwise a long word of an answer would be cut
     for number, node in enumerate(answer.path, start=1):
         path.add_row(Text(f"{number}", "dim"), _label(node, is_shared=is_shared))
     parts: list[RenderableType] = [Text(printable(f"why {answer.record_id}"), "bold"), path]

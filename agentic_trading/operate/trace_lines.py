@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, TypeVar, assert_never, cast
 from agentic_trading import plugins
 from agentic_trading.audit.logs import MergedRecords
 from agentic_trading.audit.trace import CallNode, EventNode, TraceNode, TraceTree
+from agentic_trading.canonical import exact_bytes
 from agentic_trading.client.frames import (
     CausalFrame,
     FrameClosed,
@@ -19,6 +20,7 @@ from agentic_trading.client.frames import (
     UserAsked,
 )
 from agentic_trading.client.gateway import verdict_of
+from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import EventError
 from agentic_trading.llm.event import CallRequested, CallUnanswered, EnvelopeRefused, Event
 from agentic_trading.llm.facts import EVERYTHING, RecordQuery
@@ -252,7 +254,7 @@ def step_text(node: TraceNode, warn: Warn = log_warning) -> list[str]:
         case CallNode():
             envelope = node.envelope
             call = f"{envelope.agent_id or 'no agent'} → {envelope.provider}/{envelope.model}"
-            return [printable(call), *attempt_lines(node.attempts)]
+            return [printable(call), *question_lines(envelope), *attempt_lines(node.attempts)]
         case EventNode():
             return [printable(line) for line in _event_lines(node.event, warn) if line]
         case _:
@@ -298,6 +300,14 @@ MOST_CHANGES: Final = 5
 MOST_ERRORS: Final = 3
 ANSWER_CHARS: Final = 160
 VALUE_CHARS: Final = 80
+TEXT_CHARS: Final = 320
+"""The characters of a question and of an accepted answer, about three lines of a terminal. JSON has all of them."""
+
+
+def question_lines(envelope: LLMEnvelope) -> list[str]:
+    """Return a line with the start of the instructions, or no line without instructions."""
+    text = _one_line(envelope.instructions, TEXT_CHARS)
+    return [printable(f"question: {text}")] if text else []
 
 
 def attempt_lines(attempts: Sequence[LLMInteraction]) -> list[str]:
@@ -320,14 +330,29 @@ def _attempt(attempt: LLMInteraction) -> Iterator[str]:
     yield " · ".join(facts)
     if result.reading is not None:
         yield from (f"  {line}" for line in _read(result.reading, result))
+    if result.actionable and (answer := _answer(result)):
+        yield f"  answer: {answer}"
+
+
+def _answer(result: LLMResult) -> str:
+    """Return the accepted answer: its compact JSON, or its text if it has no fields."""
+    # Whole numbers and decimals keep their digits, because an order may follow from them.
+    text = exact_bytes(result.parsed_output).decode() if result.parsed_output else result.raw_output
+    return _one_line(text, TEXT_CHARS)
+
+
+def _one_line(text: str, most: int) -> str:
+    """Return the start of a text without line breaks."""
+    # Cut first, because an answer may have a million characters.
+    line = " ".join(text[: 2 * most].split())
+    return f"{line[:most]}…" if len(line) > most or len(text) > 2 * most else line
 
 
 def _read(reading: AttemptTrace, result: LLMResult) -> Iterator[str]:
     """Yield the changes and errors. An answer that was accepted unchanged has none."""
     changes = [*reading.fixes, *reading.coercions, *reading.patches]
     if changes or reading.errors:
-        answer = " ".join(result.raw_output[: 2 * ANSWER_CHARS].split())
-        yield f"answered: {answer[:ANSWER_CHARS]}{'…' if len(answer) > ANSWER_CHARS else ''}"
+        yield f"answered: {_one_line(result.raw_output, ANSWER_CHARS)}"
     if changes:
         more = f" and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else ""
         yield f"read as {reading.decode}: {'; '.join(map(_change, changes[:MOST_CHANGES]))}{more}"

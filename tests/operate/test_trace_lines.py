@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agentic_trading.audit.trace import CallNode
+from agentic_trading.canonical import exact_value
 from agentic_trading.operate import trace_lines
 from tests.build import event, interaction
 from tests.own_package import forget, install_package
@@ -68,3 +71,35 @@ def test_renderer_without_sentences_shows_its_lines(site: Path) -> None:
 
 def test_event_without_values_has_an_empty_sentence() -> None:
     assert trace_lines.sentence_of(event("call.requested", body={}), pytest.fail) == ["call requested", ""]
+
+
+def lines_of_call(**changes: Any) -> list[str]:
+    return trace_lines.step_text(CallNode((interaction(**changes),)), pytest.fail)
+
+
+def test_accepted_answer_is_shown_with_its_question() -> None:
+    answer = exact_value(b'{"veto":true,"size":0.10}')
+    lines = lines_of_call(instructions="Is there a reason\n  not to buy?", parsed_output=answer)
+
+    assert lines[1] == "question: Is there a reason not to buy?"
+    assert lines[-1] == '  answer: {"veto":true,"size":0.10}'
+
+
+def test_long_question_and_answer_are_cut() -> None:
+    long = "up " * 200
+    lines = lines_of_call(instructions=long, parsed_output={"why": long})
+
+    assert lines[1] == f"question: {long[:320]}…"
+    assert lines[-1] == f'  answer: {{"why":"{long[:312]}…'
+
+
+def test_answer_in_words_is_shown_escaped() -> None:
+    lines = lines_of_call(raw_output="up\x1b[31m", parsed_output={})
+
+    assert lines[-1] == "  answer: up\\x1b[31m"
+
+
+def test_call_without_instructions_or_accepted_answer_shows_neither() -> None:
+    lines = lines_of_call(instructions="", actionable=False)
+
+    assert [line.split()[0] for line in lines] == ["analyst-1", "attempt"]
