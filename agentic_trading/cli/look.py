@@ -93,6 +93,16 @@ def list_traces(
         show_json([{**asdict(chain), "outcome": outcome} for chain, outcome in chains])
     else:
         print_table(chain_table(chains, console().width))
+    # Also for JSON: the agents of a session may ask no model, so that an empty list looks like an empty log.
+    if not chains and not every and _has_chains(logs, query, tenant):
+        say("Note: no chain has a call. To list chains without a call, add --all.", err=True)
+
+
+def _has_chains(logs: Sequence[Path], query: Any, tenant: str | None) -> bool:
+    """Return whether a chain has a selected record, with or without a call."""
+    from agentic_trading.cli.look_tables import ask_logs
+
+    return bool(ask_logs(logs, lambda records: records.traces(1, query=query, tenant=tenant)))
 
 
 @trace_app.command("show")

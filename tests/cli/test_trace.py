@@ -218,6 +218,18 @@ def test_chain_list_shows_outcomes(session: Path, command: Command) -> None:
     assert re.fullmatch(r"(long|short) → \d+ fills?", outcomes[fill["trace_id"]])
 
 
+def test_list_without_calls_names_the_option_for_all_chains(command: Command) -> None:
+    log = log_of(event("other.ordered", trace_id="chain-of-fund"))
+
+    listed = command("trace", "list", "--store", log)
+    every = command("trace", "list", "--all", "--store", log)
+    filtered = command("trace", "list", "--agent", "trader", "--store", log)
+
+    assert (listed.code, "chain-of-fund" in listed.out) == (ExitCode.DONE, False)
+    assert listed.err == "Note: no chain has a call. To list chains without a call, add --all.\n"
+    assert ("chain-of-fund" in every.out, every.err, filtered.err) == (True, "", "")
+
+
 def test_reasked_call_shows_attempts_and_sum(command: Command) -> None:
     wrong, mended = '{"action":"hold","size":"2"}', '{"action":"buy","size":1.50,}'
 
