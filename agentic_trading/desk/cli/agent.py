@@ -42,7 +42,7 @@ CheckedData = Annotated[
     typer.Option(
         "--data",
         metavar="NAMES",
-        help="Market data: samples or CSV files, separated by commas. Write SYMBOL= before a source to set its symbol.",
+        help="Market data: samples or CSV files, separated by commas, one for each symbol. Write SYMBOL= before a source to set its symbol.",
     ),
 ]
 Bars = Annotated[

@@ -2,9 +2,12 @@
 
 import json
 import sys
+import warnings
 from asyncio import CancelledError, create_subprocess_exec, to_thread
 from asyncio.subprocess import PIPE
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from importlib.machinery import PathFinder
@@ -186,11 +189,12 @@ class _Check:
         """Run all checks. Without a first run that ends, there is no decision to compare."""
         code = self.watched.watch.code
         before = state_of(code)
-        with self.watched.watch.watching():
+        with self.watched.watch.watching(), _unawaited(code) as places:
             first = await self._ran("run", "first")
         after = state_of(code)
         if first is not None:
             self.bars, self.fills = sum(each.bars for each in first.data), first.fills
+            self.rows.append(_run_row(first, len(await self._lines("first")), places))
             await self._compare(first)
         else:
             replays = (*map(_replay_name, (1, MANY_WORKERS)), _ELSEWHERE)
@@ -213,8 +217,8 @@ class _Check:
 
     async def _compare(self, first: RunReport) -> None:
         lines = await self._lines("first")
-        detail = f"{self.bars:,} bars, {len(lines):,} decision lines, {self.fills:,} fills"
-        self.rows.append(CheckRow(name="run", passed=True, detail=detail))
+        if lines and not self.fills:
+            self.notes.append("the agent had no fill on these bars, so that few of its orders were checked")
         if not lines:
             self.notes.append("the agent decided nothing on these bars, so that equal logs prove little")
         if await self._ran("same twice", "second") is not None:
@@ -277,6 +281,39 @@ class _Check:
     async def _lines(self, folder: str) -> list[bytes]:
         path = SessionFolder(self.options.out / folder).decisions(1)
         return (await to_thread(path.read_bytes)).splitlines()
+
+
+def _run_row(report: RunReport, lines: int, unawaited: Sequence[str]) -> CheckRow:
+    """Return the row of a run that ended, with its orders. Calls without `await` are a fault."""
+    bars, denied = sum(each.bars for each in report.data), sum(report.intents_rejected.values())
+    detail = f"{bars:,} bars, {lines:,} decision lines, {report.orders:,} orders, {report.fills:,} fills"
+    if denied:
+        number, rule = max((number, rule) for rule, number in report.intents_rejected.items())
+        detail += f", {denied:,} denied requests ({rule} {number:,})"
+    if unawaited:
+        detail += ". A call without `await` does nothing. Write `await` before it"
+    return CheckRow(name="run", passed=not unawaited, detail=detail, places=tuple(unawaited))
+
+
+@contextmanager
+def _unawaited(code: OwnCode) -> Generator[list[str]]:
+    """Collect the places at which the code of an agent makes a coroutine that it does not await."""
+    places: list[str] = []
+    depth = sys.get_coroutine_origin_tracking_depth()
+    sys.set_coroutine_origin_tracking_depth(1)
+    try:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always", RuntimeWarning)
+            yield places
+    finally:
+        sys.set_coroutine_origin_tracking_depth(depth)
+    counted: Counter[str] = Counter()
+    for each in found:
+        origin = getattr(each.source, "cr_origin", None)
+        if origin and code.has(origin[0][0]):
+            name = getattr(each.source, "__qualname__", "")
+            counted[f"{Path(origin[0][0]).name}:{origin[0][1]} {name}"] += 1
+    places += [f"{place} ({count:,} times)" if count > 1 else place for place, count in counted.items()]
 
 
 def up_to(lines: Iterable[bytes], moment: datetime) -> list[bytes]:

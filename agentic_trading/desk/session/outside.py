@@ -72,7 +72,7 @@ _EDGES: Final = frozenset(
 _EDGES_BELOW: Final = (
     "<frozen importlib",
     "<frozen zipimport",
-    *(f"{folder}/logging/" for folder in _STDLIB),
+    *(f"{folder}/{name}" for folder in _STDLIB for name in ("logging/", "linecache.py")),
 )
 
 _PLAIN: Final = (
@@ -128,7 +128,7 @@ class OwnCode:
         """Return the innermost frame of the agent's code, or None if the work is that of others.
 
         A desk and its gateway work on behalf of an agent. The import system reads modules, and `logging`
-        reads a clock for each line. These are not uses of the agent.
+        reads a clock for each line. `linecache` reads source code for warnings and errors. These are not uses of the agent.
         """
         entered = ""
         while frame is not None:

@@ -137,6 +137,23 @@ class Gathers(Acting):
         await asyncio.gather(desk.decide("Up?", output=View), desk.decide("Down?", output=View))
 
 
+class Forgets(Agent):
+    timeframe = "1h"
+
+    async def on_bar(self, desk, bar):
+        desk.decide("Up?", output=View)
+        desk.buy(weight=0.1)
+
+
+class Above(Agent):
+    """Requests a stop on the wrong side."""
+
+    timeframe = "1h"
+
+    async def on_bar(self, desk, bar):
+        desk.buy(risk_pct=1, stop=bar.close + 1)
+
+
 class Idle(Agent):
     pass
 '''
@@ -303,6 +320,29 @@ def test_agent_without_decisions_passes_with_a_note(folder: Path, command: Comma
     assert ended.code == ExitCode.FOUND_WRONG
     assert "needs 2 bars or more" in ended.out
     assert "Note: the agent decided nothing on these bars" in ended.out
+
+
+@pytest.mark.timeout(120)
+def test_question_without_await_is_named_with_its_line(folder: Path) -> None:
+    line = FAULTY.splitlines().index('        desk.decide("Up?", output=View)') + 1
+
+    ended = checked(folder, "faulty:Forgets", *SHORT, "--json")
+
+    of = rows(ended.stdout)
+    assert {name for name, row in of.items() if not row["passed"]} == {"run"}
+    assert of["run"]["places"] == [f"faulty.py:{line} Desk.decide (12 times)"]
+    assert "A call without `await` does nothing" in of["run"]["detail"]
+    assert of["files"]["detail"] == "not used"
+
+
+@pytest.mark.timeout(120)
+def test_denied_requests_are_counted_with_their_rule(folder: Path, command: Command) -> None:
+    ended = command("agent", "check", "faulty:Above", *SHORT)
+
+    assert ended.code == ExitCode.DONE
+    shown = " ".join(ended.out.split())  # without line breaks, because the output is as wide as a pipe
+    assert "24 decision lines, 0 orders, 0 fills, 12 denied requests (stop_loss 12)" in shown
+    assert "Note: the agent had no fill on these bars" in shown
 
 
 def test_standard_input_is_refused(folder: Path, command: Command) -> None:
