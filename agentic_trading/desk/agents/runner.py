@@ -102,7 +102,7 @@ class AgentRunner:
         """
         if not time_slice.bars:
             return []
-        cancelled = await self._settings.silent_feeds.check(time_slice)
+        cancelled = await self._settings.silent_feeds.check(time_slice.bars)
         checked = await self._settings.halt.check(time_slice.at)
         self.report([*cancelled, *checked.cancelled])
         if checked.is_resumed:

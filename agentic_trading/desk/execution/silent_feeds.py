@@ -11,7 +11,6 @@ from agentic_trading.desk.execution.order_router import OrderRouter, TradeJourna
 from agentic_trading.desk.feed_events import FeedResumed, FeedSilent
 from agentic_trading.desk.market.bar import EPOCH, Bar
 from agentic_trading.desk.market.calendar import Calendar, missing_between
-from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.ids import derived_id
 from agentic_trading.logger import get_logger
 
@@ -73,15 +72,15 @@ class SilentFeeds:
         self._journal = journal
         self._last: dict[str, Bar] = {}
 
-    async def check(self, time_slice: TimeSlice) -> Sequence[Cancellation]:
-        """Check all symbols at a close with bars, after its fills and before the agent.
+    async def check(self, bars: Sequence[Bar]) -> Sequence[Cancellation]:
+        """Check all symbols at the close of `bars`, after their fills and before the agent.
 
         Return the cancellations of unfilled entries, in order.
         """
         if self._limit.bars == 0:
             return ()
-        closed = {bar.symbol: bar for bar in time_slice.bars}
-        now, cancelled = time_slice.bars[0], list[Cancellation]()
+        closed = {bar.symbol: bar for bar in bars}
+        now, cancelled = bars[0], list[Cancellation]()
         for symbol in self._symbols:
             last, bar = self._last.get(symbol), closed.get(symbol)
             is_silent = symbol in self._router.silent_symbols
@@ -91,7 +90,7 @@ class SilentFeeds:
             elif bar is not None:
                 self._last[symbol] = bar
                 if is_silent:
-                    await self._resume(symbol, last, time_slice.at)
+                    await self._resume(symbol, last, bar.close_time)
             elif not is_silent:
                 cancelled += await self._check_silent(symbol, last, now)
         return cancelled
