@@ -1,8 +1,10 @@
 """The lines about the steps of a trace, with those of installed renderers."""
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar, assert_never, cast
@@ -268,14 +270,31 @@ def _event_lines(event: Event, warn: Warn) -> Iterable[str]:
     return _plain(event.body) if lines is None else lines
 
 
+EXPONENT: Final = re.compile(r"-?\d+(\.\d+)?E[+-]?\d+")
+MOST_DIGITS: Final = 30
+
+
 def chosen(body: Mapping[str, Any], lines: Sequence[str]) -> Iterator[str]:
     """Yield lines about a body. `lines` has the form of a value of `SHOWN`."""
     for line in lines:
         label, _, names = line.rpartition(": ")
         values = ((name.rpartition(".")[2], value_at(body, name)) for name in names.split())
-        facts = [f"{name} {joined(value)}" for name, value in values if _says_something(value)]
+        facts = [f"{name} {_shown(value)}" for name, value in values if _says_something(value)]
         if facts:
             yield (f"{label}: " if label else "") + " · ".join(facts)
+
+
+def _shown(value: Any) -> str:
+    """Return a value of a body for a reader: the names and values of an object, and decimals without exponent."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_shown(each)}" for name, each in value.items())
+    text = joined(value)
+    if EXPONENT.fullmatch(text):
+        number = Decimal(text)
+        # Bounded, because a foreign event could ask for a line of a million zeros.
+        if abs(number.adjusted()) <= MOST_DIGITS:
+            return f"{number:f}" if number else "0"
+    return text
 
 
 def _plain(body: Mapping[str, Any]) -> Iterator[str]:

@@ -57,3 +57,19 @@ def test_order_sizing_is_shown_if_recorded(kind: str) -> None:
         kind, sizing=sizing
     )
     assert not any("sized" in line for line in lines_of(kind, quantity="2"))
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [("0E-7", "0"), ("1.50E-7", "0.000000150"), ("-2E+3", "-2000"), ("1E+999", "1E+999"), ("0.10", "0.10")],
+)
+def test_stored_decimal_is_shown_without_exponent(stored: str, shown: str) -> None:
+    sizing = {"sized_by": "risk", "gross": stored}
+
+    assert lines_of("intent.denied", sizing=sizing) == [f"sized: sized_by risk · gross {shown}"]
+
+
+def test_facts_of_a_note_are_shown_by_name() -> None:
+    lines = lines_of("agent.noted", text="state", facts={"quantity": "0E-7", "levels": {"low": 1, "high": 2}})
+
+    assert lines == ["text state", "facts levels high 2, low 1, quantity 0"]
