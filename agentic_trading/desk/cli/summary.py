@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentic_trading.cli import output
+from agentic_trading.desk.execution.events import IntentDenied
 from agentic_trading.desk.market.samples import PANELS
 from agentic_trading.desk.metrics import Performance
 from agentic_trading.desk.planning.events import PlanChosen
@@ -71,6 +72,9 @@ def next_steps(report: RunReport, *, has_page: bool = False) -> list[str]:
     run = f" --run {report.run_number}" if report.run_number > 1 else ""
     reasons = {reason for skipped in report.no_decisions.values() for reason in skipped}
     refused = [f"agentic-trading budget history --store {session}"] if reasons & GOVERNED else []
+    # The chain of each has the rule with the refused and the allowed value.
+    listed = f"agentic-trading trace list --all --kind {IntentDenied.KIND} --store {session}"
+    denied = [listed] if report.intents_rejected else []
     command = f"agentic-trading resume --entries {report.session_id} --store {session}"
     resume = [command] if report.entries_halted and report.mode == "paper" else []
     page = [] if has_page else [f"agentic-trading report {session}{run}"]
@@ -78,6 +82,7 @@ def next_steps(report: RunReport, *, has_page: bool = False) -> list[str]:
         *why,
         *resume,
         *refused,
+        *denied,
         *page,
         f"agentic-trading trace list --store {session}",
         f"agentic-trading spend --by workflow,model --store {session}",

@@ -241,6 +241,13 @@ def test_next_steps_without_fill_omit_why() -> None:
     assert not any("why" in step for step in next_steps(report(first_fill_id="")))
 
 
+def test_next_steps_list_denied_intents() -> None:
+    listing = "agentic-trading trace list --all --kind intent.denied --store runs/demo"
+
+    assert listing in next_steps(report(intents_rejected={"stop_loss": 2}))
+    assert listing not in next_steps(report(intents_rejected={}))
+
+
 def test_next_steps_include_run_number() -> None:
     assert "--run 2" in next_steps(report(run_number=2))[-1]
 
