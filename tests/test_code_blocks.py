@@ -91,15 +91,25 @@ for place, folder, text in json.load(sys.stdin):
 RUN_PYTHON = [block for block in of("python") if not (block.file or block.not_run)]
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("page", sorted({block.page for block in RUN_PYTHON}))
+NEEDS = {
+    block.page: " ".join(one.needs for one in RUN_PYTHON if one.page == block.page) for block in RUN_PYTHON
+}
+SERVERS = [page for page, needs in sorted(NEEDS.items()) if needs.strip()]
+# The other pages share one process, because its import takes longer than the blocks of most pages.
+TOGETHER = [[page] for page in SERVERS] + [sorted(NEEDS.keys() - {*SERVERS})]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("pages", TOGETHER, ids=lambda pages: pages[0])
 def test_python_blocks_run_without_warnings(
-    page: str, request: pytest.FixtureRequest, tmp_path: Path
+    pages: Sequence[str], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    blocks = [block for block in RUN_PYTHON if block.page == page]
-    for block in blocks:
-        write_files(page, tmp_path / str(block.line))
-    rows = [(str(block), str(block.line), at(request, block.text, block.needs)) for block in blocks]
+    blocks = [block for block in RUN_PYTHON if block.page in pages]
+    folders = [str(tmp_path / str(number)) for number in range(len(blocks))]
+    for block, folder in zip(blocks, folders, strict=True):
+        write_files(block.page, Path(folder))
+    texts = [at(request, block.text, block.needs) for block in blocks]
+    rows = list(zip(map(str, blocks), folders, texts, strict=True))
 
     ended = run([sys.executable, "-W", "error", "-c", RUN_BLOCKS], tmp_path, json.dumps(rows))
 

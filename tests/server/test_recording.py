@@ -126,7 +126,8 @@ async def test_three_differences_are_shown_with_64_characters_each_and_without_s
 @pytest.mark.timeout(120)
 async def test_nearest_record_of_ten_thousand_takes_a_bounded_time() -> None:
     talk = [f"{number} {'text ' * 20}" for number in range(100)]
-    answers = served(*(recorded(asked(*talk[: number % 100], f"end {number}")) for number in range(10_000)))
+    each = [asked(*talk[:number], f"end {number}") for number in range(100)]
+    answers = served(*(recorded(each[number % 100]) for number in range(10_000)))
 
     began = time.process_time()
     message = await answers.explain_miss(asked(*talk[:50], "end"), 1)
