@@ -52,7 +52,7 @@ FamilyName = Annotated[
         "--family", metavar="NAME", help="The strategy family of the run, if it is of an installed package."
     ),
 ]
-RecordedKey = Annotated[
+ReplayedKey = Annotated[
     str,
     typer.Option(
         "--key",
@@ -85,7 +85,7 @@ def replay_run(
     run: RunNumber = None,
     agent: AgentPath = "",
     family: FamilyName = "",
-    key: RecordedKey = "",
+    key: ReplayedKey = "",
     volatile: VolatileText = None,
     workers: Workers = 4,
     allow_incomplete: AllowIncomplete = False,

@@ -330,7 +330,7 @@ def test_question_without_await_is_named_with_its_line(folder: Path) -> None:
 
     of = rows(ended.stdout)
     assert {name for name, row in of.items() if not row["passed"]} == {"run"}
-    assert of["run"]["places"] == [f"faulty.py:{line} Desk.decide (12 times)"]
+    assert of["run"]["places"] == [f"faulty.py:{line} Desk.decide (5 times)"]
     assert "A call without `await` does nothing" in of["run"]["detail"]
     assert of["files"]["detail"] == "not used"
 
@@ -341,7 +341,7 @@ def test_denied_requests_are_counted_with_their_rule(folder: Path, command: Comm
 
     assert ended.code == ExitCode.DONE
     shown = " ".join(ended.out.split())  # without line breaks, because the output is as wide as a pipe
-    assert "24 decision lines, 0 orders, 0 fills, 12 denied requests (stop_loss 12)" in shown
+    assert "10 decision lines, 0 orders, 0 fills, 5 denied requests (stop_loss 5)" in shown
     assert "Note: the agent had no fill on these bars" in shown
 
 
