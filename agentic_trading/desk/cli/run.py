@@ -179,7 +179,8 @@ PlanFamily = Annotated[
     typer.Option(
         "--family",
         metavar="NAME",
-        help="Strategy family of the plans, for a sample of many stocks: momentum, mean_reversion, volatility, or one of an installed package. [default: momentum]",
+        help="Strategy family of the plans, for a sample of many stocks: momentum, mean_reversion, volatility, or "
+        "one of an installed package. [default: momentum]",
     ),
 ]
 PlanRounds = Annotated[
@@ -344,7 +345,7 @@ def _gate(min_net_pnl: Decimal | None, max_share: Decimal | None) -> Any:
 def _traded(
     names: tuple[str, ...], columns: str, agent: str, config: Path | None, family: str, bars: int | None
 ) -> dict[str, Any]:
-    """Return the options of the data and of the agent that trades it."""
+    """Return the options of the data, and of the agent and the family that trade it."""
     from agentic_trading.desk.session.agents import named_agent
     from agentic_trading.desk.session.columns import named_columns
     from agentic_trading.desk.session.families import named_family

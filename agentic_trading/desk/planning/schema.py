@@ -256,7 +256,7 @@ def check_strategy_params(envelope: LLMEnvelope, text: str) -> list[Violation]:
 
 
 def check_shipped_params(envelope: LLMEnvelope, text: str) -> list[Violation]:
-    """Return what `check_strategy_params` does in a worker on a bus, where no own family is in use."""
+    """Return the violations that a worker on a bus finds, where no own family is in use."""
     return _checked(envelope, text, param_types.FAMILIES)
 
 

@@ -114,7 +114,8 @@ async def replay(
     or truncated log are accepted: the lines before the first broken line are replayed, and compared with the
     decision log that exists. An agent of the user must be given as `agent`, because a folder never chooses
     code. So must the family of its plans as `family`, if it is not a shipped one. Raises `OptionError` if the
-    folder has no such run, or another agent or family made it, `NoDigestError` if the run was killed, and `StoreError` if files are missing or broken, or the bars are not those of the run.
+    folder has no such run, or another agent or family made it, `NoDigestError` if the run was killed, and
+    `StoreError` if files are missing or broken, or the bars are not those of the run.
     """
     folder = SessionFolder(session)
     manifest = await asyncio.to_thread(folder.read_manifest, run)

@@ -139,11 +139,13 @@ def test_changed_source_is_a_warning(site: Path, out: Path, command: Command) ->
     module.write_text(NEAR_HIGH + "\n# changed\n", encoding="utf-8")
     try:
         replayed = command("replay", "run", out, "--family", "near_high")
+        resumed = command(*RUN, "--family", "near_high", "--bars", 146, "--out", out, "--resume")
     finally:
         module.write_text(NEAR_HIGH, encoding="utf-8")
 
-    assert replayed.code == 0
-    assert "the source of the family near_high is not that of run 1 (sha256 " in text(replayed.err)
+    for again in (replayed, resumed):
+        assert again.code == 0
+        assert "the source of the family near_high is not that of run 1 (sha256 " in text(again.err)
 
 
 def test_missing_package_is_named(
