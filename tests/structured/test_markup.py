@@ -130,12 +130,12 @@ def test_mark_in_broken_value_is_ambiguous(text: str) -> None:
     ["<think>", "<|channel|> ", "[", "{", "{“ ", '{"', "{# x\n", "{/* ", "[1 ", '{"a":', "<", "{„ \\q"],
 )
 def test_large_thinking_is_stripped_quickly(part: str) -> None:
-    text = part * ((1 << 18) // len(part))
+    text = part * ((1 << 20) // len(part))
 
     start = time.process_time()
     with suppress(UnreadableError):
         strip_thinking(f"{text}</think>{{}}")
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < 4
 
 
 DRAFT = '{"side": "SELL", "qty": 2}'
