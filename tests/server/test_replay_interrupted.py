@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -178,20 +178,21 @@ def test_ctrl_c_in_a_terminal_lets_the_program_end_by_itself(tmp_path: Path) -> 
     program = str(Path(sys.executable).with_name("agentic-trading"))
     words = [program, "replay", "run", "log", "--", sys.executable, "patient.py", "log", "a"]
 
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(tmp_path)
-        os.execv(words[0], words)  # noqa: S606 - the program itself, on a terminal of its own
-    shown = b""
-    while b"ready" not in shown:
-        shown += os.read(terminal, 4096)
-    os.write(terminal, b"\x03")
-    with suppress(OSError):  # the end of a terminal
-        while more := os.read(terminal, 4096):
-            shown += more
-    os.close(terminal)
-    _, status = os.waitpid(pid, 0)
+    terminal, inner = pty.openpty()
+    with subprocess.Popen(
+        words, cwd=tmp_path, stdin=inner, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as replay:  # fmt: skip
+        try:
+            assert replay.stdout is not None
+            assert any(line == "ready\n" for line in replay.stdout)
+            os.killpg(replay.pid, signal.SIGINT)  # as a terminal does, to all processes in front
+            out, err = replay.communicate(timeout=60)
+        finally:
+            replay.kill()
+            os.close(inner)
+            os.close(terminal)
 
-    assert os.waitstatus_to_exitcode(status) == ExitCode.INTERRUPTED
-    assert b"saved" in shown
-    assert b"Interrupted. 1 of 2 recorded attempts were made again." in shown
+    assert replay.returncode == ExitCode.INTERRUPTED
+    assert "saved\n" in out
+    assert "Interrupted. 1 of 2 recorded attempts were made again." in err
