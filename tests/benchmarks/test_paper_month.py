@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import signal
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,10 @@ def test_kept_rows_leave_out_a_cut_row(tmp_path: Path) -> None:
 
 
 def test_growth_is_measured_in_a_day() -> None:
-    assert memory_slope(samples(mb_a_day=0.4)) == pytest.approx(0.4)
+    taken = samples(mb_a_day=0.4)
+    assert memory_slope(taken) == pytest.approx(0.4)
+    higher = [replace(each, mb=each.mb + 5 * each.start) for each in taken]
+    assert memory_slope(higher) == pytest.approx(0.4)
     assert folder_ratio(samples()) == pytest.approx(1)
     slow, fast = samples()[:11], samples(folder_mb_a_day=3)[11:]
     assert folder_ratio([*slow, *fast]) > 1.5
@@ -123,10 +127,7 @@ def test_growth_is_measured_in_a_day() -> None:
 def test_descriptors_are_compared_within_a_start() -> None:
     taken = samples()
     assert more_descriptors(taken) == 0
-    grown = [
-        Sample(each.minute, each.start, each.mb, 10 + number, 5, each.folder_mb)
-        for number, each in enumerate(taken)
-    ]
+    grown = [replace(each, descriptors=10 + number) for number, each in enumerate(taken)]
     assert more_descriptors(grown) == 4
 
 
