@@ -10,12 +10,18 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import fmean, linear_regression, median
 
+import orjson
+
+from agentic_trading.desk.session.options import SILENT_AFTER
+from agentic_trading.llm.store import LOG_NAME
 from benchmarks.long_session import PROGRAM
 from benchmarks.paper_month_plan import MINUTE, SLOTS, SYMBOLS, plan_of
 from benchmarks.paper_month_sender import AGENT, ProgramError, Sample, Session
@@ -87,6 +93,28 @@ def note_faults(session: Session) -> Iterator[str]:
             yield f"{data['symbol']}: {data['bars']} bars and {len(data['gaps'])} gaps, {len(times)} and {gaps} sent"
 
 
+def silences_sent(expected: Mapping[str, Sequence[datetime]]) -> dict[str, int]:
+    """Return how often each symbol had `SILENT_AFTER` missing bars at a bar of another symbol."""
+    times = sorted({each for opens in expected.values() for each in opens})
+    counts = {}
+    for symbol, opens in expected.items():
+        has_bar, last, count, is_silent = set(opens), times[0], 0, False
+        for each in times:
+            was_silent, is_silent = is_silent, each not in has_bar and each - last >= SILENT_AFTER * MINUTE
+            last = each if each in has_bar else last
+            count += is_silent and not was_silent
+        counts[symbol] = count
+    return counts
+
+
+def silences_on_record(log: Path) -> dict[str, int]:
+    """Return the number of `feed.silent` events of each symbol. A resumed run records an event again."""
+    with log.open("rb") as lines:
+        events = [orjson.loads(line) for line in lines if b'"feed.silent"' in line]
+    unique = {each["id"]: each["body"]["symbol"] for each in events if each["body"]["symbol"]}
+    return dict(Counter(unique.values()))
+
+
 def passes(*command: str) -> bool:
     """Return whether a command of the program ends with 0."""
     words = [sys.executable, "-c", PROGRAM, *command]
@@ -101,6 +129,9 @@ def promises(session: Session, minutes: int) -> Iterator[Promise]:
     faults = list(note_faults(session))
     bars = sum(len(session.expected[symbol]) for symbol in SYMBOLS)
     yield Promise("each bar, gap and note as sent", "; ".join(faults) or f"{bars:,} bars", not faults)
+    sent, found = silences_sent(session.expected), silences_on_record(session.out / LOG_NAME)
+    figure = ", ".join(f"{symbol} {count}" for symbol, count in sorted(found.items()))
+    yield Promise("silences on record as sent", figure, found == sent and all(found.values()))
     longest = max(session.waits_s)
     yield Promise(
         "longest wait for a time slice", f"{longest:.2f} s, at most {MOST_WAIT_S:.0f}", longest <= MOST_WAIT_S
