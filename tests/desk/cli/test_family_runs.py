@@ -185,15 +185,16 @@ def test_record_is_read_without_the_package(
 
 
 def test_unknown_family_lists_installed_ones(command: Command, tmp_path: Path) -> None:
-    # Other tests of this process may have loaded it.
-    before = loaded_modules("near_high")
+    forget("near_high")
+    drop_family("near_high")
+
     ended = command(*RUN, "--family", "near_hi", "--out", tmp_path / "new")
 
     assert ended.code == 2
     assert "--family is 'near_hi'. Allowed: momentum, mean_reversion, volatility or near_high. For" in text(
         ended.err
     )
-    assert loaded_modules("near_high") == before
+    assert loaded_modules("near_high") == set()
 
 
 def test_family_is_refused_for_other_runs(session: Path, tmp_path: Path, command: Command) -> None:
