@@ -13,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from agentic_trading.bus.log_stream import LogHead
 from agentic_trading.canonical import sha256_hex, utc_text
 from agentic_trading.files import read_file, replace_file
+from agentic_trading.governance.events import AttemptDispatched
 from agentic_trading.llm.errors import StoreError, UnreadableBodyError
 from agentic_trading.llm.event import KINDS, ArchiveStarted, Event, RunStarted
 from agentic_trading.llm.store import GENESIS, ChainedRecord, LogEntry, Record, Verification
@@ -59,6 +60,8 @@ class LogReport:
         wrong_hashes: Hashes in records that do not match their contents.
         causes_elsewhere: Causes that are not in this log. They are counted here, and not as missing, in a log
             that shares its traces with other logs.
+        in_flight: Attempts that were sent and have no outcome in this log: their process was killed, or they
+            are still in flight.
         hashes: The hashes of the lines that were asked for. Lines that the log lacks are left out.
 
     """
@@ -67,6 +70,7 @@ class LogReport:
     missing_causes: tuple[MissingCause, ...] = ()
     wrong_hashes: tuple[WrongHash, ...] = ()
     causes_elsewhere: int = 0
+    in_flight: int = 0
     hashes: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -122,7 +126,9 @@ async def verify_log(log: ReadableLog, lines: Collection[int] = ()) -> LogReport
             hashes[entry.seq] = entry.hash
     missing = causes.missing()
     elsewhere = len(missing) if causes.are_shared else 0
-    return LogReport(verification, () if elsewhere else missing, tuple(wrong), elsewhere, hashes)
+    return LogReport(
+        verification, () if elsewhere else missing, tuple(wrong), elsewhere, causes.in_flight(), hashes
+    )
 
 
 class _Causes:
@@ -131,6 +137,7 @@ class _Causes:
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
         self._named: dict[tuple[str, str], MissingCause] = {}
+        self._asked_by: dict[str, tuple[str, str]] = {}
         self.are_shared = False
 
     def add(self, entry: LogEntry) -> None:
@@ -141,6 +148,10 @@ class _Causes:
         ids, cause = _ids_and_cause(entry.record)
         trace_id = entry.record.trace_id
         self._known.update((trace_id, record_id) for record_id in ids)
+        if isinstance(entry.record, Event) and entry.record.kind == AttemptDispatched.KIND:
+            # Its cause is the envelope, which is stored with the outcome. A kill may come before that.
+            self._asked_by[entry.record.id] = (trace_id, cause)
+            return
         # Causes are checked at the end, because an attempt is stored when it ends, and its effects may come first.
         if cause:
             self._named.setdefault((trace_id, ids[0]), MissingCause(entry.seq, ids[0], trace_id, cause))
@@ -148,6 +159,10 @@ class _Causes:
     def missing(self) -> tuple[MissingCause, ...]:
         named = self._named.values()
         return tuple(each for each in named if (each.trace_id, each.cause) not in self._known)
+
+    def in_flight(self) -> int:
+        """Return the number of sent attempts whose envelope is not in the log."""
+        return sum(asking not in self._known for asking in self._asked_by.values())
 
 
 def _wrong_hashes(entry: LogEntry) -> list[WrongHash]:

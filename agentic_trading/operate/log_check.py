@@ -17,6 +17,7 @@ from agentic_trading.llm.errors import StoreError, UnreadableBodyError
 from agentic_trading.llm.event import BarChecksums, RunEnded
 from agentic_trading.llm.runs import RunInLog, is_archive, runs_in_log
 from agentic_trading.llm.store import GENESIS, LATEST_RUNS, Verification
+from agentic_trading.operate.choices import pluralize
 from agentic_trading.operate.session_folder import ROWS_A_MARK, BarsDigest, RunManifest, SessionFolder
 from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.port_adapters import (
@@ -179,7 +180,8 @@ async def audit_log(
             more.append(LogFinding(verdict="broken", file=log, reason=reason))
         more += _missing_ends(report, log, [*map(_end_of, own), *ends])
         more += _missing_seals(await asyncio.to_thread(seal_hashes, log), log, own)
-    return found.model_copy(update={"findings": (*found.findings, *more)})
+    notes = (*found.notes, *_in_flight(report))
+    return found.model_copy(update={"findings": (*found.findings, *more), "notes": notes})
 
 
 def _end_of(checkpoint: LogCheckpoint) -> KnownEnd:
@@ -375,6 +377,13 @@ def _inside(report: LogReport, log: Path) -> Iterator[LogFinding]:
         yield LogFinding(
             verdict="broken", file=log, line=missing.line, record_id=missing.record_id, reason=reason
         )
+
+
+def _in_flight(report: LogReport) -> Iterator[str]:
+    """Yield a note about sent attempts without an outcome."""
+    if report.in_flight:
+        sent = pluralize(report.in_flight, "sent attempt")
+        yield f"{sent} without an outcome on record. A process was killed during the call, or the call is still in flight"
 
 
 def _written(verified: Verification, folder: SessionFolder | None) -> Sequence[LogFinding]:

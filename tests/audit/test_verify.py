@@ -87,6 +87,20 @@ async def test_missing_cause_is_named_once() -> None:
     assert report.finding == "line 5 (lost) names a cause that is not in its trace: gone"
 
 
+async def test_attempt_of_a_killed_process_is_counted_and_no_fault() -> None:
+    store = MemoryInteractionStore()
+    killed = event("attempt.dispatched", id="sent", causation_id="killed", trace_id="t")
+    answered = interaction(envelope=envelope(envelope_id="answered", trace_id="t"))
+    await store.record(killed)
+    await store.record(event("attempt.dispatched", id="again", causation_id="answered", trace_id="t"))
+    await store.store(answered)
+
+    report = await verify_log(store)
+
+    assert report.is_whole
+    assert report.in_flight == 1
+
+
 async def test_cause_in_another_trace_is_missing() -> None:
     store = MemoryInteractionStore()
     await keep_a_trace(store)

@@ -98,7 +98,7 @@ def test_a_record_that_a_second_server_continued_is_replayed_as_a_whole(
         server.wait(30)
 
     both = [sys.executable, "agent.py", "one", "two", *rest]
-    again = replayed(place, "log", "--allow-incomplete", "--", *both, **keys)
+    again = replayed(place, "log", "--", *both, **keys)
 
     assert again.returncode == ExitCode.DONE, again.stdout + again.stderr
     shown = " ".join(again.stdout.split())
