@@ -13,6 +13,7 @@ from benchmarks.audit_store_log import Records, check, write_log
 SMALL = Sizes(600, 24 << 10, traces=10, rounds=1, appended=64, calls=20)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_small_run_judges_each_bound_on_equal_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -166,6 +166,25 @@ def test_workers_of_a_bus_answer_an_own_agent(
     assert [running.ends() for running in own_fleet] == [0, 0]
 
 
+@pytest.mark.parametrize("bus", ["redis"], indirect=True)
+def test_replay_of_a_bus_run_repeats_answers_that_the_client_has_rejected(
+    config: Path, own_fleet: tuple[RunningWorker, RunningWorker], tmp_path: Path
+) -> None:
+    """Workers of a bus have no class of the user, so that they do not ask again."""
+    out, agent = tmp_path / "session", "tests.desk.agents.trading:Doubting"
+
+    code = command(
+        "run", "--data", "btcusdt-5m", "--bars", 60, "--config", config, "--agent", agent, "--budget-usd", 1,
+        "--record", "--yes", "--out", out,
+    )  # fmt: skip
+
+    assert code == ExitCode.DONE
+    calls = [line for line in lines_of(decided(out)) if line["kind"] == "call"]
+    assert {(line["verdict"], line["attempts"]) for line in calls} == {("parsing_error", 1)}
+    assert command("replay", "run", out, "--agent", agent) == ExitCode.DONE
+    assert [running.ends() for running in own_fleet] == [0, 0]
+
+
 @pytest.mark.parametrize("agent", [Asking, Rotating, Filling])
 async def test_twice_killed_run_ends_with_the_same_decision_log(agent: type[Agent], tmp_path: Path) -> None:
     terms: dict[str, Any] = {

@@ -128,6 +128,7 @@ def test_call_works_and_the_planner_checks_the_rules(
     assert without_package.ends() == 0
 
 
+@pytest.mark.soak
 def test_rules_of_a_worker_without_the_package_refuse_the_call(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -133,7 +133,7 @@ def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM])
 def test_a_signal_ends_a_program_of_gateways_and_its_processes(tmp_path: Path, number: int) -> None:
     (tmp_path / "agent.py").write_text(GATEWAY_AGENT)
     assert python(tmp_path, "agent.py", "log", "a", "b").returncode == 0
@@ -150,6 +150,7 @@ def test_a_signal_ends_a_program_of_gateways_and_its_processes(tmp_path: Path, n
     assert not is_running(child)
 
 
+@pytest.mark.soak
 def test_a_signal_ends_the_program_of_sdks_and_their_server(place: Path, keys: dict[str, str]) -> None:
     (place / "agent.py").write_text(AGENT)
     with started(place, "--store", "log") as (url, server):
@@ -170,6 +171,7 @@ def test_a_signal_ends_the_program_of_sdks_and_their_server(place: Path, keys: d
     assert not is_running(program)
 
 
+@pytest.mark.soak
 def test_ctrl_c_in_a_terminal_lets_the_program_end_by_itself(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(GATEWAY_AGENT)
     assert python(tmp_path, "agent.py", "log", "a", "b").returncode == 0

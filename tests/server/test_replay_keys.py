@@ -98,6 +98,7 @@ usd_per_day = "0.1664"
 """
 
 
+@pytest.mark.soak
 def test_keys_of_two_principals_replay_their_calls_and_refusals(place: Path, command: Command) -> None:
     config = place / "agentic-trading.toml"
     signing = 'policy = "policy.toml"\nprincipals_folder = "keys"\nsign_as = "house"\n'
@@ -121,6 +122,7 @@ def test_keys_of_two_principals_replay_their_calls_and_refusals(place: Path, com
         assert output in again.stderr
 
 
+@pytest.mark.soak
 def test_a_request_matches_its_record_without_volatile_texts(place: Path) -> None:
     desk = {"OPENAI_API_KEY": (place / "secret.txt").read_text()}
     recorded(place, (desk, ["Now 10:00:01: judge.", "Rest."]))

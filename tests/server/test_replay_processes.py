@@ -90,6 +90,7 @@ def test_gateway_processes_share_the_answers_of_a_record_elsewhere(two: Path) ->
     assert not (two / "runs").exists()
 
 
+@pytest.mark.soak
 def test_a_process_after_another_gets_the_answers_of_the_next_run(two: Path) -> None:
     (two / "twice.py").write_text(
         "import subprocess, sys\n"
@@ -106,7 +107,13 @@ def test_a_process_after_another_gets_the_answers_of_the_next_run(two: Path) -> 
     assert "equal 1 request has several results. Each call gets the next one, in any process" in shown
 
 
-@pytest.mark.parametrize("names", [("", ""), ("first", "second")], ids=["unnamed", "named"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("", ""), id="unnamed"),
+        pytest.param(("first", "second"), id="named", marks=pytest.mark.soak),
+    ],
+)
 def test_processes_of_sdks_get_each_answer_once_and_with_names_their_own(
     place: Path, names: tuple[str, str]
 ) -> None:

@@ -292,8 +292,7 @@ def replayed_run(manifest: RunManifest, recorded: port_adapters.Recording) -> tr
         models=manifest.models,
         fallback=manifest.fallback,
         patience=patience_of(manifest.providers),
-        # Those that the answers had, because otherwise a replay would ask again where the run did not.
-        checks=trading.BUS_CHECKS if manifest.bus.url else trading.CHECKS,
+        of_bus=bool(manifest.bus.url),
     )
 
 

@@ -12,7 +12,8 @@ from typing import assert_never
 from zoneinfo import ZoneInfo
 
 from agentic_trading.client.call_log import EarlierCalls
-from agentic_trading.client.gateway import AskingGateway
+from agentic_trading.client.gateway import AskingGateway, GatewayReply
+from agentic_trading.client.outcome import StructuredOutcome, checked_outcome
 from agentic_trading.desk.agents.agent import Agent
 from agentic_trading.desk.decisions import CountingGateway, DecisionLoggingGateway, SessionCounters
 from agentic_trading.desk.economics import CostOfQuestions, EconomicGateway
@@ -31,10 +32,14 @@ from agentic_trading.desk.market.bar import Bar, TradingYear
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.trading_session import MovableClock, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.port_adapters import boards_of, first_useful, ledger_of
+from agentic_trading.structured.pydantic_schema import SemanticCheck
 from agentic_trading.trading_limits import Economics, LossLimits
 
 
@@ -282,7 +287,7 @@ async def _gateway_of(setup: SessionSetup) -> AsyncGenerator[AskingGateway]:
     config = setup.config.model_copy(update={"fallback": dict(setup.answers.fallback)})
     if config.bus.url is None:
         async with _platform_of(setup, config) as platform:
-            yield platform
+            yield ClientChecks(platform) if setup.answers.of_bus else platform
         return
     if setup.ports.restore is not None and (url := config.ledger.url) is not None:
         async with AsyncExitStack() as stack:
@@ -306,7 +311,33 @@ def _platform_of(setup: SessionSetup, config: PlatformConfig) -> Platform:
         lost=answers.lost,
         counts=answers.counts,
     )
-    return Platform(config, ports, checks=answers.checks, records_run=False)
+    # A replay of a bus run has the checks of its workers, because otherwise it would ask again where the run did not.
+    checks = trading.BUS_CHECKS if answers.of_bus else trading.CHECKS
+    return Platform(config, ports, checks=checks, records_run=False)
+
+
+class ClientChecks:
+    """A gateway that checks typed answers after the call, as a client of a bus does."""
+
+    def __init__(self, gateway: AskingGateway) -> None:
+        self._gateway = gateway
+
+    async def ask(
+        self, envelope: LLMEnvelope, *, earlier: list[LLMInteraction] | None = None
+    ) -> GatewayReply:
+        """Run a call."""
+        return await self._gateway.ask(envelope, earlier=earlier)
+
+    async def ask_structured(
+        self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
+    ) -> StructuredOutcome:
+        """Run a typed call, and check its last answer."""
+        outcome = await self._gateway.ask_structured(envelope)
+        return outcome if check is None else checked_outcome(outcome, check)
+
+    async def record(self, event: Event) -> None:
+        """Record an event."""
+        await self._gateway.record(event)
 
 
 async def _trade(

@@ -50,7 +50,6 @@ from agentic_trading.llm.providers.offline import MODEL, SCRIPTED_MODEL, Recorde
 from agentic_trading.operate.providers import PATIENCE
 from agentic_trading.platform.config import FallbackConfig, ProviderConfig, RunMode, provider_and_model
 from agentic_trading.trading_limits import LossLimits
-from agentic_trading.worker.call_context import Checks
 
 STARTING_CASH = Decimal(100_000)
 COSTS = TradingCosts()
@@ -112,7 +111,8 @@ class AnswerSource:
         models: The models of workflows that do not use the default, as `PROVIDER/MODEL`.
         fallback: The fallback models of failed calls, by workflow.
         patience: The retry policies of providers that do not use the default.
-        checks: The checks of the answers, by schema `$id`.
+        of_bus: Whether workers of a bus gave the recorded answers. They know no code of the user, so that they
+            did not ask again for its rules.
 
     """
 
@@ -125,7 +125,7 @@ class AnswerSource:
     models: Mapping[EnvelopeWorkflow, str] = field(default_factory=dict)
     fallback: Mapping[EnvelopeWorkflow, FallbackConfig] = field(default_factory=dict)
     patience: Mapping[str, RetryPolicy] = field(default_factory=lambda: PATIENCE)
-    checks: Checks = field(default_factory=lambda: CHECKS)
+    of_bus: bool = False
 
     def asked_by(self, workflow: EnvelopeWorkflow) -> AskedModel:
         """Return the model for the agent of a workflow."""

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.desk import Agent, Bar, Cancellation, Desk, Fill, Question
@@ -45,6 +45,25 @@ class Asking(Agent):
         answer = await desk.decide("Where does it go?", output=View, evidence={"bars": desk.history(n=3)})
         if answer and not desk.position():
             desk.buy(notional=1000, stop=bar.close * 98 / 100, because=answer)
+
+
+class SureView(View):
+    """An answer whose rule is only in its class, so that its schema does not have it."""
+
+    @field_validator("strength")
+    @classmethod
+    def _is_sure(cls, strength: float) -> float:
+        if strength <= 0.5:
+            raise ValueError("a strength above 0.5")
+        return strength
+
+
+class Doubting(Asking):
+    """Gets only answers that break a rule of their class."""
+
+    async def on_bar(self, desk: Desk, bar: Bar) -> None:
+        if await desk.decide("Where does it go?", output=SureView, evidence={"bars": desk.history(n=3)}):
+            desk.buy(notional=1000)
 
 
 class Filling(Asking):

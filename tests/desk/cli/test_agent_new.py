@@ -37,10 +37,18 @@ def test_written_agent_passes_its_next_commands_and_linters(tmp_path: Path, comm
         *(line.split() for line in following),
         ["ruff", "check", "--isolated", "."],
         ["ruff", "format", "--isolated", "--check", "."],
-        ["mypy", "--strict", "."],
     ):
         result = ended(folder, *words)
         assert result.returncode == 0, f"{words}: {result.stdout}{result.stderr}"
+
+
+@pytest.mark.soak
+def test_written_agent_passes_the_strict_types(tmp_path: Path, command: Command) -> None:
+    assert command("agent", "new", "mean-reversion", "--folder", "own").code == ExitCode.DONE
+
+    result = ended(tmp_path / "own", "mypy", "--strict", ".")
+
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_written_agent_is_short_and_uses_public_names(tmp_path: Path, command: Command) -> None:

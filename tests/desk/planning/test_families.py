@@ -11,6 +11,7 @@ from agentic_trading.clock import SimClock
 from agentic_trading.desk.planning.errors import FamilyError, UnknownFamilyError
 from agentic_trading.desk.planning.families import drop_family, load_family, template_of, use_family
 from agentic_trading.desk.planning.params import (
+    PlanTerms,
     StrategyParamRequest,
     families_in_use,
     family_terms,
@@ -125,3 +126,9 @@ def test_rules_without_the_family_refuse_before_a_charge(near_high: BaseTemplate
     with pytest.raises(ProviderError, match=r"strategy family 'near_high': this process has not") as refused:
         strategy_params_rule(envelope)
     assert (refused.value.kind, refused.value.sent) == (FailureKind.INVALID_REQUEST, False)
+
+
+def test_terms_of_a_shipped_family_are_on_record_as_before() -> None:
+    assert PlanTerms().on_record == {"family": "momentum", "rounds": 5}
+    own = PlanTerms(family="momentum", source_sha256="ab" * 32)
+    assert own.on_record["source_sha256"] == "ab" * 32
