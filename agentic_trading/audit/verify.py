@@ -149,7 +149,7 @@ class _Causes:
         trace_id = entry.record.trace_id
         self._known.update((trace_id, record_id) for record_id in ids)
         if isinstance(entry.record, Event) and entry.record.kind == AttemptDispatched.KIND:
-            # Its cause is the envelope, which is stored with the outcome. A kill may come before that.
+            # Its cause is the envelope. That is stored with the outcome, and a kill may come before that.
             self._asked_by[entry.record.id] = (trace_id, cause)
             return
         # Causes are checked at the end, because an attempt is stored when it ends, and its effects may come first.
@@ -161,7 +161,7 @@ class _Causes:
         return tuple(each for each in named if (each.trace_id, each.cause) not in self._known)
 
     def in_flight(self) -> int:
-        """Return the number of sent attempts whose envelope is not in the log."""
+        """Return the number of sent attempts without their envelope in the log."""
         return sum(asking not in self._known for asking in self._asked_by.values())
 
 

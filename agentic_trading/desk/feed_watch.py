@@ -25,7 +25,7 @@ class FeedWatch:
 
     Args:
         session_id: The ids of its events are derived from it.
-        limit: The number of missing bars after which a feed is silent. Without a clock, no wait is watched.
+        limit: The limit on missing bars. Without a clock, no wait is watched.
         journal: Records the events.
 
     """

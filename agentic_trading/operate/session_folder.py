@@ -106,7 +106,7 @@ class RunManifest(BaseModel, frozen=True):
         inference_rate: The price of one US dollar, such as `USDUSDT=0.9995`. Empty for 1.
         zone: The time zone of the days of limits.
         calendar: The name of the exchange calendar. Empty for a market that never closes.
-        silent_after: The number of missing bars after which a feed is silent. 0 if none ever is.
+        silent_after: The limit on the missing bars of a feed. 0 for none.
         first_seq: The number of the log line before the first one of the run.
         starts: The number of processes that wrote the run. The log has a `run.started` of each, and a
             `run.ended` of the last one unless it was killed. 0 for runs of a release that wrote neither.

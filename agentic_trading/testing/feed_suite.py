@@ -26,7 +26,7 @@ class BarFeedSuite(Suite):
         symbol: The symbol of the bars.
         timeframe: The length of the bars. At least a minute for a feed with a clock, because a feed may wait for a
             bar that closes soon.
-        skips_others: Set it for a source of several symbols, whose feeds skip the bars of other symbols.
+        skips_others: Set it for a source of several symbols, if its feeds skip the bars of other symbols.
 
     Example:
         class TestHouseFeed(BarFeedSuite):

@@ -88,8 +88,12 @@ async def test_sleep_counts_from_the_last_time_that_was_read(tmp_path: Path) -> 
     clock.now()
     shared.set(NOON + timedelta(hours=1))
 
-    async with asyncio.timeout(10):
-        await clock.sleep(3_600)
+    async with asyncio.TaskGroup() as group:
+        sleeping = group.create_task(clock.sleep(3_600))
+        done, _ = await asyncio.wait({sleeping}, timeout=10)
+        sleeping.cancel()
+
+    assert done == {sleeping}
 
 
 def test_backtest_has_no_moved_clock(tmp_path: Path) -> None:

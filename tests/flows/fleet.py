@@ -25,6 +25,24 @@ REDIS_IN_SOAK = pytest.mark.parametrize(
 NO_KEYS = {"PATH": os.defpath}
 
 
+def priced_model(workflow: str, adapter: str) -> str:
+    """Return the rows of a configuration in which a model of an adapter of the tests answers a workflow."""
+    return f"""
+[models]
+{workflow} = "own/small"
+
+[providers.own]
+adapter = "{adapter}"
+[[providers.own.models]]
+model = "small"
+price = {{ input = 10, output = 100 }}
+context_tokens = 200000
+max_output_tokens = 16000
+source = "a test"
+checked_on = 2026-11-22
+"""
+
+
 def make_topics(config: Path) -> None:
     assert command("topics", "create", "--config", config) == ExitCode.DONE
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -19,7 +19,7 @@ from agentic_trading.desk.session.run import run_session
 from agentic_trading.operate.session_folder import SessionFolder
 from tests.desk.agents.trading import Asking, Filling, Holding, Rotating, named, ran_with
 from tests.flows import dying_run
-from tests.flows.fleet import command, make_topics, sent_by
+from tests.flows.fleet import command, make_topics, priced_model, sent_by
 from tests.flows.forked import ended
 from tests.flows.sessions import LOADED, calls_in, csv_of, decided, kept_in, lines_of
 from tests.flows.test_paper import send, stdin_is_a_pipe
@@ -116,20 +116,7 @@ async def test_configured_rules_use_the_offline_answers(
     assert await replays_of(tmp_path / "out", Asking) == [True, True]
 
 
-OWN = """
-[models]
-analysis = "own/small"
-
-[providers.own]
-adapter = "tests.desk.agents.trading:answering"
-[[providers.own.models]]
-model = "small"
-price = { input = 10, output = 100 }
-context_tokens = 200000
-max_output_tokens = 16000
-source = "a test"
-checked_on = 2026-11-22
-"""
+OWN = priced_model("analysis", "tests.desk.agents.trading:answering")
 
 
 @pytest.fixture
@@ -145,19 +132,25 @@ def own_fleet(config: Path, tmp_path: Path) -> Iterator[tuple[RunningWorker, Run
         yield one, other
 
 
+def calls_over_bus(config: Path, out: Path, agent: str, *, bars: int) -> list[Mapping[str, Any]]:
+    """Run an agent whose questions go over the bus. Return the calls of its decision log."""
+    code = command(
+        "run", "--data", "btcusdt-5m", "--bars", bars, "--config", config, "--agent", agent, "--budget-usd", 1,
+        "--record", "--yes", "--out", out,
+    )  # fmt: skip
+
+    assert code == ExitCode.DONE
+    return [line for line in lines_of(decided(out)) if line["kind"] == "call"]
+
+
 @pytest.mark.parametrize("bus", ["redis"], indirect=True)
 def test_workers_of_a_bus_answer_an_own_agent(
     config: Path, own_fleet: tuple[RunningWorker, RunningWorker], tmp_path: Path
 ) -> None:
     out, agent = tmp_path / "session", "tests.desk.agents.trading:Asking"
 
-    code = command(
-        "run", "--data", "btcusdt-5m", "--bars", 150, "--config", config, "--agent", agent, "--budget-usd", 1,
-        "--record", "--yes", "--out", out,
-    )  # fmt: skip
+    calls = calls_over_bus(config, out, agent, bars=150)
 
-    assert code == ExitCode.DONE
-    calls = [line for line in lines_of(decided(out)) if line["kind"] == "call"]
     assert {line["verdict"] for line in calls} == {"accepted"}
     sent = [*sent_by(tmp_path / "logs" / "w1"), *sent_by(tmp_path / "logs" / "w2")]
     assert len(sent) == len(calls) > 0
@@ -173,13 +166,8 @@ def test_replay_of_a_bus_run_repeats_answers_that_the_client_has_rejected(
     """Workers of a bus have no class of the user, so that they do not ask again."""
     out, agent = tmp_path / "session", "tests.desk.agents.trading:Doubting"
 
-    code = command(
-        "run", "--data", "btcusdt-5m", "--bars", 60, "--config", config, "--agent", agent, "--budget-usd", 1,
-        "--record", "--yes", "--out", out,
-    )  # fmt: skip
+    calls = calls_over_bus(config, out, agent, bars=60)
 
-    assert code == ExitCode.DONE
-    calls = [line for line in lines_of(decided(out)) if line["kind"] == "call"]
     assert {(line["verdict"], line["attempts"]) for line in calls} == {("parsing_error", 1)}
     assert command("replay", "run", out, "--agent", agent) == ExitCode.DONE
     assert [running.ends() for running in own_fleet] == [0, 0]

@@ -15,7 +15,7 @@ from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.providers.offline import stand_in_usage
 from agentic_trading.platform.adapters import ProviderContext
 from tests.desk.cli.test_own_families import install
-from tests.flows.fleet import attempts_in, command, make_topics, records_in, sent_by
+from tests.flows.fleet import attempts_in, command, make_topics, priced_model, records_in, sent_by
 from tests.own_package import forget
 from tests.worker_processes import RunningWorker, worker
 
@@ -29,21 +29,7 @@ SETS: Final[Sequence[Mapping[str, Any]]] = [
 ]
 """By round. The second set breaks a rule of the family: the mean must be shorter than the high."""
 
-MODELS: Final = """mode = "backtest"
-
-[models]
-planning = "own/small"
-
-[providers.own]
-adapter = "tests.flows.test_own_family_bus:answering"
-[[providers.own.models]]
-model = "small"
-price = { input = 10, output = 100 }
-context_tokens = 200000
-max_output_tokens = 16000
-source = "a test"
-checked_on = 2026-11-22
-"""
+MODELS: Final = 'mode = "backtest"\n' + priced_model("planning", "tests.flows.test_own_family_bus:answering")
 
 pytestmark = [
     pytest.mark.timeout(180),

@@ -438,7 +438,7 @@ class PaperExchange:
         state = self._states.get(order_id)
         if state is None or state.left == 0:
             return None
-        # Not the last close of the order's symbol, which may have had no bar for hours.
+        # Not the last close of the order's symbol, because it may have had no bar for hours.
         closes = (bar.close_time for bar in self._last.values())
         at = max(closes, default=state.order.active_from)
         cancellation = state.end(exchange_api.CancelReason.REQUESTED, at)

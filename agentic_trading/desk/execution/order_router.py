@@ -23,7 +23,7 @@ from agentic_trading.llm.event import EventBody
 
 MINUTE = timedelta(minutes=1)
 FEED_SILENT: Final = "feed_silent"
-"""The rule that halts the entries of a symbol whose feed is silent."""
+"""The rule that halts the entries of a symbol with a silent feed."""
 
 
 class TradeJournal:
@@ -111,7 +111,7 @@ class OrderRouter:
 
     Attributes:
         entries_halted: The rule that halts all entries. Empty without a halt.
-        silent_symbols: The symbols whose feed is silent. Their entries are halted.
+        silent_symbols: The symbols with a silent feed. Their entries are halted.
 
     """
 

@@ -19,13 +19,13 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class SilenceLimit:
-    """The number of missing bars in a row after which a feed is silent.
+    """The limit on missing bars in a row. At the limit, a feed is silent.
 
     Attributes:
         bars: The number. 0 if no feed is ever silent.
-        calendar: The open times of the market, which decide what bars are missing. None if it never closes.
-        clock: The clock of the machine on paper. None in a backtest or a replay, which warn no operator.
-        known_until: The last close of an interrupted run, which has warned its operators.
+        calendar: The open times of the market, for the count of missing bars. None if it never closes.
+        clock: The clock of the machine on paper. None in a backtest or a replay: they warn no operator.
+        known_until: The last close of an interrupted run. Its operators were warned.
 
     """
 
@@ -41,7 +41,7 @@ class SilenceLimit:
 
 
 class SilentFeeds:
-    """Halts the entries of symbols whose feed is silent.
+    """Halts the entries of symbols with a silent feed.
 
     A symbol is silent at a close if the limit of its bars is missing up to this close, while another symbol
     has a bar. Its unfilled entries are cancelled, and the router denies further ones until its next bar.

@@ -303,7 +303,7 @@ class BarRows:
             return False
         if not is_symbol_of(text, self.symbol):
             return False
-        # Refused, because they may be two markets, whose bars would be mixed.
+        # Refused, because they may be two markets, and their bars would be mixed.
         if self._spelling:
             allowed = (
                 f"{self._spelling}, as in the rows before, because both are {self.symbol}. Keep one of them"

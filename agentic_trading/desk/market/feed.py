@@ -86,7 +86,7 @@ class BarFeed(Protocol):
     - Missing bars give one `Gap` directly before the next bar.
     - A repeated equal bar gives a `Duplicate` in its place.
     - Unknown columns give an `UnreadColumns` before the first bar that has them.
-    - A source of several symbols gives one feed per symbol, which skips the bars of other symbols.
+    - A source of several symbols gives one feed per symbol. It skips the bars of other symbols.
     - With a clock, a bar is yielded after its window has ended by that clock. An earlier row of the bar gives
       an `UnclosedBar` in its place, and a later row with the same open time is read as a new bar.
 

@@ -41,7 +41,7 @@ DEFAULT_BUDGET_USD = Decimal(5)
 GRACE: Final = timedelta(seconds=30)
 """The default grace period. The sender of bars needs a few seconds after their close."""
 SILENT_AFTER: Final = 3
-"""The default number of missing bars after which a feed of a session on paper is silent."""
+"""The default limit on the missing bars of a feed on paper."""
 
 CACHE: Final = "strategies"
 """The folder next to the log of a search that keeps the evaluations of its sets."""
@@ -93,7 +93,7 @@ class RunOptions(choices.ProviderOptions):
         calendar: The calendar of the exchange, by its name in `exchange_calendars`. Empty for a market that
             never closes.
         grace: The wait for the other symbols of standard input after the close of a bar, in mode `paper`.
-        silent_after: The number of missing bars after which a feed is silent, or 0 for never. None for
+        silent_after: The limit on the missing bars of a feed, or 0 for none. None for
             `SILENT_AFTER` in mode `paper`, and for 0 in a backtest.
 
     Raises:
@@ -234,7 +234,7 @@ class RunOptions(choices.ProviderOptions):
 
     @property
     def silence(self) -> int:
-        """The number of missing bars after which a feed is silent. 0 if none ever is."""
+        """The limit on the missing bars of a feed. 0 for none."""
         if self.silent_after is not None:
             return self.silent_after
         return SILENT_AFTER if self.mode == "paper" else 0

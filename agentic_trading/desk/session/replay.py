@@ -4,7 +4,7 @@ import asyncio
 import io
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -111,18 +111,15 @@ async def replay(
 
     No file is written, and the network is blocked. The replay ends after the first time slice with a missing
     answer. `edit` changes each envelope before its call. With `allow_incomplete`, a killed run and a broken
-    or truncated log are accepted: the lines before the first broken line are replayed, and compared with the
-    decision log that exists. An agent of the user must be given as `agent`, because a folder never chooses
-    code. So must the family of its plans as `family`, if it is not a shipped one. Raises `OptionError` if the
-    folder has no such run, or another agent or family made it, `NoDigestError` if the run was killed, and
-    `StoreError` if files are missing or broken, or the bars are not those of the run.
+    or truncated log are accepted: the lines before the first broken line are compared with the decision log.
+    The agent of the user and its family must be given, because a folder never chooses code. Raises `OptionError`
+    if the folder has no such run, or another agent or family made it, `NoDigestError` if the run was killed,
+    and `StoreError` if files are missing or broken, or the bars are not those of the run.
     """
     folder = SessionFolder(session)
     manifest = await asyncio.to_thread(folder.read_manifest, run)
     own = agent_of_run(agent, manifest)
     refuse_other_family(family, manifest)
-    if manifest.digest is None and not allow_incomplete:
-        raise NoDigestError(session, manifest.run_number)
     intact_lines, warnings = await _intact_lines(folder, manifest, allow_incomplete=allow_incomplete)
     recorded, asked, resumes = await _recording(folder, manifest, intact_lines)
     seen = ReplayObservations(asked)
@@ -139,12 +136,10 @@ async def replay(
             raise _EndedByMissError
 
     with no_network(), closing(compared):
-        try:
+        with suppress(_EndedByMissError):
             setup = await _setup(folder, manifest, recorded, resumes, workers, own)
             observer = SessionObserver(after_slice, wrap=lambda gateway: ObservedGateway(gateway, seen, edit))
             await play_session(setup, played, observer)
-        except _EndedByMissError:
-            pass
         difference = await asyncio.to_thread(compared.end)
     return ReplayReport(
         session_id=manifest.session_id,
@@ -181,8 +176,11 @@ async def _intact_lines(
 ) -> tuple[int | None, tuple[str, ...]]:
     """Return the number of intact lines of a log, or None for all, and warnings about it.
 
-    Raises `StoreError` for a damaged log, unless `allow_incomplete` is set.
+    Raises `NoDigestError` for a killed run, and `StoreError` for a damaged log, unless `allow_incomplete` is
+    set.
     """
+    if manifest.digest is None and not allow_incomplete:
+        raise NoDigestError(folder.path, manifest.run_number)
     log = await check_file(folder.log)
     findings = log.of_run((manifest.session_id, manifest.run_number))
     if findings and not allow_incomplete:

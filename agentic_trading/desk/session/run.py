@@ -489,7 +489,7 @@ class ActiveRun:
 
     def _feed(self, feed: session_feeds.ReadAhead) -> BarFeed:
         fed = self.opened.earlier.bars[feed.symbol] if self.opened.earlier else None
-        calendar = self.calendar if fed is None else fed.grid.calendar
+        calendar = self._calendar
         if fed is not None and fed.count:
             before = fed.feed()
         elif calendar is not None:

@@ -62,7 +62,7 @@ class SessionSetup:
         zone: The time zone of the days of limits.
         resumes: The commands of operators that resume halted entries.
         grace: The wait for late bars of live feeds. None to wait for every feed.
-        silence: The number of missing bars after which a feed is silent.
+        silence: The limit on the missing bars of a feed.
 
     """
 

@@ -73,7 +73,7 @@ CHECKS = {
     STRATEGY_PARAMS: check_strategy_params,
 }
 BUS_CHECKS = {**CHECKS, STRATEGY_PARAMS: check_shipped_params}
-"""The checks of workers on a bus, which have no package of the user."""
+"""The checks of workers on a bus. They have no package of the user."""
 
 
 @dataclass(frozen=True, slots=True)

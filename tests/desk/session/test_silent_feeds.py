@@ -194,6 +194,15 @@ class Live:
         self.waited = closes
         await settled()
 
+    async def trade_without_second(self) -> None:
+        """Trade five bars of the first symbol. The second one has only the first bar."""
+        async with self.running():
+            await self.feeds[1].send(bar(0, symbol="BBB"))
+            for place in range(5):
+                await self.feeds[0].send(bar(place, symbol="AAA"))
+                await self.clock.move_to(MONDAY + (place + 1) * FIVE + timedelta(seconds=31))
+                await self.traded(place + 1)
+
     async def events(self, *kinds: str) -> list[Event]:
         return events_in([entry.record async for entry in self.store.scan()], *(kinds or KINDS))
 
@@ -229,12 +238,7 @@ async def test_session_without_bars_warns_once_and_ends_the_warning_with_a_bar()
 async def test_one_silent_feed_of_two_is_in_the_decision_log() -> None:
     live = Live("AAA", "BBB")
     with capture_logs() as logged:
-        async with live.running():
-            await live.feeds[1].send(bar(0, symbol="BBB"))
-            for place in range(5):
-                await live.feeds[0].send(bar(place, symbol="AAA"))
-                await live.clock.move_to(MONDAY + (place + 1) * FIVE + timedelta(seconds=31))
-                await live.traded(place + 1)
+        await live.trade_without_second()
 
     assert shown(await live.events()) == [("silent", "BBB", 3)]
     assert sum(b'"feed.silent"' in line for line in live.evening.log) == 1
@@ -244,12 +248,7 @@ async def test_one_silent_feed_of_two_is_in_the_decision_log() -> None:
 async def test_known_silence_of_a_resumed_run_warns_no_operator_again() -> None:
     live = Live("AAA", "BBB", known_until=MONDAY + 10 * FIVE)
     with capture_logs() as logged:
-        async with live.running():
-            await live.feeds[1].send(bar(0, symbol="BBB"))
-            for place in range(5):
-                await live.feeds[0].send(bar(place, symbol="AAA"))
-                await live.clock.move_to(MONDAY + (place + 1) * FIVE + timedelta(seconds=31))
-                await live.traded(place + 1)
+        await live.trade_without_second()
 
     assert shown(await live.events()) == [("silent", "BBB", 3)]
     assert not [each for each in logged if each["event"] == "feed_silent"]
