@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 from agentic_trading.clock import SystemClock
+from tests.forked import Running, command_line, running
 
 PROGRAM = Path(sys.executable).parent / "agentic-trading"
 WITHIN_S = 30.0
@@ -25,7 +26,7 @@ CLOCK = SystemClock()
 class RunningWorker:
     """A worker that runs, and what it said so far."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Running
     said: Path
     _pause: threading.Event = field(default_factory=threading.Event)
 
@@ -91,25 +92,23 @@ class RunningWorker:
 
 @contextmanager
 def worker(
-    folder: Path, name: str, *words: str, program: Path = PROGRAM, env: Mapping[str, str] | None = None
+    folder: Path, name: str, *words: str, program: Path | None = None, env: Mapping[str, str] | None = None
 ) -> Iterator[RunningWorker]:
-    """Run a worker with its log below `folder` for as long as the block lasts."""
+    """Run a worker with its log below `folder` for as long as the block lasts: of this release, or of a `program`."""
     folder.mkdir(parents=True, exist_ok=True)
     said = folder / f"{name}.said"
-    command = [
-        str(program),
-        "worker",
-        "--name",
-        name,
-        "--store",
-        str(folder),
-        "--http",
-        "127.0.0.1:0",
-        *words,
-    ]
-    with said.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=env) as process:
-        running = RunningWorker(process, said)
-        try:
-            yield running
-        finally:
-            process.kill()
+    said.write_bytes(b"")
+    command = ("worker", "--name", name, "--store", str(folder), "--http", "127.0.0.1:0", *words)
+    with ExitStack() as stack:
+        process: subprocess.Popen[bytes] | Running
+        if program is None:
+            streams = {1: said, 2: said}
+            process = stack.enter_context(
+                running(command_line, *command, streams=streams, cwd=Path.cwd(), env=env)
+            )
+        else:
+            file = stack.enter_context(said.open("ab"))
+            words = (str(program), *command)
+            process = stack.enter_context(subprocess.Popen(words, stdout=file, stderr=file, env=env))
+            stack.callback(process.kill)
+        yield RunningWorker(process, said)

@@ -19,7 +19,7 @@ from agentic_trading.operate.trace_lines import TraceFrames
 from tests.build import event
 from tests.cli.conftest import Command
 from tests.flows.dying_call import run_program
-from tests.flows.forked import ended
+from tests.forked import ended
 
 SPLIT = '{"conclusion":"so far","sub_tasks":[{"query":"How did the days compare?"},{"query":"Who spent most?"}],"next_action":"continue"}'
 ASKS = '{"conclusion":"Which time zone is meant?","next_action":"ask_user"}'

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentic_trading.llm.limits import NANO
 from tests.flows.dying_call import run_program
-from tests.flows.forked import ended
+from tests.forked import ended
 from tests.operate.models.tables import model_row, models_file, price_row, prices_file
 from tests.stubs.chat_api import MODEL
 from tests.stubs.running import page_of

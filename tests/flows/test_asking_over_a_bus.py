@@ -24,7 +24,7 @@ from tests.flows.fleet import (
     records_in,
     sent_by,
 )
-from tests.flows.forked import ended
+from tests.forked import ended
 from tests.redis_server import RealServer
 from tests.worker_processes import CLOCK, WITHIN_S, RunningWorker, worker
 

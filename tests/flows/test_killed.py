@@ -15,7 +15,6 @@ from agentic_trading.llm.store import Record
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.operate.log_check import audit_log
 from tests.flows import dying_run
-from tests.flows.forked import ended
 from tests.flows.sessions import (
     BARS,
     FAULTS,
@@ -31,6 +30,7 @@ from tests.flows.sessions import (
     ran,
     rows_in,
 )
+from tests.forked import ended
 
 BTC = LOADED["btcusdt-5m"]
 ONE: dict[str, Any] = {"data": SAMPLES[:1], "bars": 450, "mode": "paper"}

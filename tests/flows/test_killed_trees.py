@@ -19,8 +19,8 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.operate.budget_log import rebuild_ledger
-from tests.flows.forked import Ended, ended
 from tests.flows.growing_tree import SPLIT, TRACE, ask_once, grow, log_in, sent_in
+from tests.forked import Ended, ended
 from tests.redis_bus import make_topics
 from tests.redis_server import RealServer
 

@@ -20,9 +20,9 @@ from agentic_trading.operate.session_folder import SessionFolder
 from tests.desk.agents.trading import Asking, Filling, Holding, Rotating, named, ran_with
 from tests.flows import dying_run
 from tests.flows.fleet import command, make_topics, priced_model, sent_by
-from tests.flows.forked import ended
 from tests.flows.sessions import LOADED, calls_in, csv_of, decided, kept_in, lines_of
 from tests.flows.test_paper import send, stdin_is_a_pipe
+from tests.forked import ended
 from tests.worker_processes import RunningWorker, worker
 
 BTC = LOADED["btcusdt-5m"]

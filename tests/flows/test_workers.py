@@ -22,10 +22,10 @@ from tests.flows.fleet import (
     make_topics,
     sent_by,
 )
-from tests.flows.forked import ended
+from tests.forked import ended
 from tests.gateway import START
 from tests.own_package import install_acme
-from tests.worker_processes import RunningWorker, worker
+from tests.worker_processes import PROGRAM, RunningWorker, worker
 
 pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
 UUID = re.compile(r"[\da-f]{8}-[\da-f]{4}-[\da-f]{4}-[\da-f]{4}-[\da-f]{12}")
@@ -297,7 +297,7 @@ def test_worker_runs_named_check_without_desk(
     make_topics(config)
     monkeypatch.setenv("PYTHONPATH", str(site))
 
-    with worker(tmp_path / "logs", "w1", "--config", str(config)) as running:
+    with worker(tmp_path / "logs", "w1", "--config", str(config), program=PROGRAM) as running:
         running.is_ready()
         command("submit", file, "--config", config, "--wait")
         said, code = running.text, running.ends()

@@ -13,7 +13,7 @@ from agentic_trading.cli.look import spend_command
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.limits import ScopeKind, Window
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
-from tests.flows.forked import ended
+from tests.forked import ended
 from tests.logging_kept import logging_kept
 from tests.platform import killed_in_calls
 from tests.platform.killed_in_calls import ANSWERED, IN_FLIGHT, REFUSED

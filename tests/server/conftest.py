@@ -1,15 +1,15 @@
 """A server of its own for each test, between the official SDKs and a stub of both vendors."""
 
 import asyncio
-import subprocess
-import sys
+import os
+import signal
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from zoneinfo import ZoneInfo
 
 import aiohttp
@@ -17,6 +17,7 @@ import pytest
 
 from agentic_trading.cli.exits import ExitCode
 from agentic_trading.clock import SystemClock
+from agentic_trading.ids import random_id
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.platform.config import (
@@ -31,6 +32,7 @@ from agentic_trading.server.api_keys import ApiKey, ApiKeyFile, ApiKeys, new_api
 from agentic_trading.server.server import ApiServer, api_server
 from agentic_trading.server.serving import ServedPlatform
 from tests.cli.conftest import Command, command
+from tests.forked import Running, command_line, running
 from tests.logging_kept import logging_kept
 from tests.stubs.running import page_of, serving
 from tests.stubs.vendor_api import MODELS
@@ -198,25 +200,32 @@ def place(tmp_path: Path, vendor: str, command: Command, monkeypatch: pytest.Mon
         yield tmp_path
 
 
+@dataclass(frozen=True, slots=True)
+class ServeProcess(Running):
+    """A process of `serve`."""
+
+    errors: TextIO
+
+    def ends(self) -> str:
+        """Send SIGTERM, wait until it has ended, and return what it has written since its URL."""
+        self.send_signal(signal.SIGTERM)
+        rest = self.errors.read()
+        self.wait(60)
+        return rest
+
+
 @contextmanager
-def started(place: Path, *words: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+def started(place: Path, *words: str) -> Iterator[tuple[str, ServeProcess]]:
     """Run `serve` in a process of its own, and yield its URL."""
-    program = [
-        str(Path(sys.executable).with_name("agentic-trading")),
-        "serve",
-        "--http",
-        "127.0.0.1:0",
-        *words,
-    ]
-    with subprocess.Popen(program, cwd=place, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            lines: list[str] = []
-            for line in process.stderr:
-                lines.append(line)
-                if line.startswith("serving "):
-                    break
-            assert lines[-1:] == [line for line in lines if line.startswith("serving ")], lines
-            yield lines[-1].split()[1], process
-        finally:
-            process.kill()
+    said = place / f"serve-{random_id()}"
+    os.mkfifo(said)
+    words = ("serve", "--http", "127.0.0.1:0", *words)
+    with running(command_line, *words, streams={2: said}, cwd=place) as process, said.open() as errors:
+        said.unlink()
+        lines: list[str] = []
+        for line in errors:
+            lines.append(line)
+            if line.startswith("serving "):
+                break
+        assert lines[-1:] == [line for line in lines if line.startswith("serving ")], lines
+        yield lines[-1].split()[1], ServeProcess(process.process, errors)

@@ -1,6 +1,5 @@
 """An agent with the fields of TradingAgents: recorded, replayed byte for byte without the vendor, and stopped by a budget."""
 
-import signal
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -32,14 +31,12 @@ def test_agent_of_several_roles_is_replayed_byte_for_byte(api: Api, place: Path,
         with started(place, "--store", "log") as (url, process):
             live = ROLES[api](url, secret, "NVDA-2024-05-10")
             decision = decide(live, "NVDA")
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
+            process.ends()
 
     with started(place, "--provider", "recorded", "--from", "log") as (url, process):
         again = ROLES[api](url, secret, "NVDA-2024-05-10")
         assert decide(again, "NVDA") == decision
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.ends()
 
     assert process.returncode == ExitCode.DONE
     assert again.bodies == live.bodies

@@ -1,7 +1,6 @@
 """Requests that are sent again: joined by `Idempotency-Key`, or as retries of a library, and paid once."""
 
 import asyncio
-import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +23,7 @@ from agentic_trading.platform.platform import Ports
 from agentic_trading.server import joins
 from agentic_trading.server.api_keys import ApiKey
 from tests.build import NOW, envelope, interaction
-from tests.server.conftest import Served, Serving, started
+from tests.server.conftest import Served, ServeProcess, Serving, started
 from tests.server.test_replies import attempt
 from tests.server.test_server import EACH, said
 from tests.stubs.running import page_of, serving
@@ -394,7 +393,7 @@ def test_call_in_flight_at_a_kill_is_asked_again_and_stays_charged(place: Path, 
         with suppress(aiohttp.ClientError):
             await asked_with_key(url, secret, text)
 
-    async def killed(address: str, url: str, process: "subprocess.Popen[str]") -> None:
+    async def killed(address: str, url: str, process: ServeProcess) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(leave(url))
             while not await asyncio.to_thread(sent_to, address, text):

@@ -1,7 +1,6 @@
 """A real model behind llama.cpp's own HTTP server: asked by the official SDKs over three APIs, stopped, and replayed."""
 
 import json
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,13 +101,11 @@ def test_answers_of_a_real_model_are_replayed_byte_for_byte_without_it(tmp_path:
         (tmp_path / "agentic-trading.toml").write_text(CONFIG.format(llama=llama))
         with started(tmp_path, "--store", "log") as (url, process):
             live = bodies(url, secret)
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
+            process.ends()
 
     with started(tmp_path, "--provider", "recorded", "--from", "log") as (url, process):
         again = bodies(url, secret)
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.ends()
 
     assert process.returncode == ExitCode.DONE
     assert again == live

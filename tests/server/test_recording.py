@@ -1,7 +1,6 @@
 """The recording of a replay: the nearest record of a miss, volatile texts, and the use at the end."""
 
 import json
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -335,16 +334,14 @@ def answer(place: Path, url: str, text: str, **fields: Any) -> tuple[int, str, d
 def test_replies_and_the_end_show_volatile_matches(place: Path) -> None:
     with started(place, "--store", "log") as (url, process):
         live = [answer(place, url, f"Data of {clock}") for clock in ("10:00:00", "10:00:01", "10:00:02")]
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.ends()
     words = ("--provider", "recorded", "--from", "log", "--volatile", CLOCK)
     with started(place, *words) as (url, process):
         exact = answer(place, url, "Data of 10:00:01")
         matched = answer(place, url, "Data of 12:00:00")
         streamed = answer(place, url, "Data of 13:00:00", stream=True)
         status, _, error = answer(place, url, "News of 14:00:00")
-        process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=60)
+        rest = process.ends()
 
     assert (exact, matched) == (live[1], (200, "volatile", live[0][2]))
     assert streamed == (200, "volatile", {})
@@ -360,12 +357,10 @@ def test_replies_and_the_end_show_volatile_matches(place: Path) -> None:
 def test_miss_report_reaches_the_client_and_the_end(place: Path) -> None:
     with started(place, "--store", "log") as (url, process):
         answer(place, url, "Data of 10:00:00")
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.ends()
     with started(place, "--provider", "recorded", "--from", "log") as (url, process):
         status, _, error = answer(place, url, "Data of 10:00:07")
-        process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=60)
+        rest = process.ends()
 
     nearest = 'differs in 1 place: input: recorded "Data of 10:00:00", asked "Data of 10:00:07"'
     assert status == 422
@@ -390,12 +385,10 @@ def test_replay_has_the_answers_of_both_runs_of_a_restarted_server(place: Path) 
     for calls in (1, 3):
         with started(place, "--store", "log") as (url, process):
             assert [answer(place, url, "Judge.")[0] for _ in range(calls)] == [200] * calls
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.ends()
     with started(place, "--provider", "recorded", "--from", "log") as (url, process):
         again = [answer(place, url, "Judge.")[0] for _ in range(5)]
-        process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=60)
+        rest = process.ends()
 
     assert again == [200, 200, 200, 200, 422]
     assert "replay: 1 attempts without a record, 0 records unused" in rest

@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from agentic_trading.cli.exits import ExitCode
+from tests.forked import command_line, ended, environment
 from tests.server.conftest import started
 
 pytestmark = pytest.mark.timeout(120)
@@ -53,13 +55,8 @@ with at.local_gateway(at.ScriptedProvider(reply), budget_usd=Decimal(1), folder=
 
 def python(place: Path, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """Run a Python program in `place`."""
-    return ran([sys.executable, *words], place, variables)
-
-
-def ran(words: list[str], place: Path, variables: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    """Run a program in `place`."""
     return subprocess.run(
-        ["/usr/bin/env", *(f"{name}={text}" for name, text in variables.items()), *words],
+        ["/usr/bin/env", *(f"{name}={text}" for name, text in variables.items()), sys.executable, *words],
         cwd=place,
         capture_output=True,
         text=True,
@@ -70,8 +67,10 @@ def ran(words: list[str], place: Path, variables: dict[str, str]) -> "subprocess
 
 def replayed(place: Path, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """Run `replay run` in `place`."""
-    program = str(Path(sys.executable).with_name("agentic-trading"))
-    return ran([program, "replay", "run", *words], place, variables)
+    command = ("replay", "run", *words)
+    with TemporaryDirectory() as folder:
+        done = ended(command_line, *command, folder=Path(folder), cwd=place, env=environment(**variables))
+    return subprocess.CompletedProcess(command, done.code, done.out, done.err)
 
 
 @pytest.fixture
@@ -84,8 +83,7 @@ def recorded(place: Path) -> tuple[Path, dict[str, str], str]:
         urls = {"OPENAI_BASE_URL": f"{url}/v1", "ANTHROPIC_BASE_URL": url}
         first = python(place, "agent.py", "Judge.", "Judge.", **keys, **urls)
         assert first.returncode == 0, first.stderr
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.ends()
     # The providers are gone: their URL answers no more.
     config = (place / "agentic-trading.toml").read_text()
     vendor = config.split('base_url = "')[1].split("/v1")[0]

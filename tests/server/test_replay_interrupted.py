@@ -94,8 +94,7 @@ def test_a_record_that_a_second_server_continued_is_replayed_as_a_whole(
     with started(place, "--store", "log") as (url, server):
         rest = ["@hold_continued three", "four"]
         assert python(place, "agent.py", *rest, OPENAI_BASE_URL=f"{url}/v1", **keys).returncode == 0
-        server.send_signal(signal.SIGTERM)
-        server.wait(30)
+        server.ends()
 
     both = [sys.executable, "agent.py", "one", "two", *rest]
     again = replayed(place, "log", "--", *both, **keys)
@@ -155,8 +154,7 @@ def test_a_signal_ends_the_program_of_sdks_and_their_server(place: Path, keys: d
     (place / "agent.py").write_text(AGENT)
     with started(place, "--store", "log") as (url, server):
         python(place, "agent.py", "one", "two", OPENAI_BASE_URL=f"{url}/v1", **keys)
-        server.send_signal(signal.SIGTERM)
-        server.wait(30)
+        server.ends()
     # It ignores SIGTERM, so that only SIGKILL ends it.
     stubborn = "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     (place / "waiting.py").write_text(f"{AGENT}\n{stubborn}print(os.getpid(), flush=True)\ntime.sleep(60)\n")

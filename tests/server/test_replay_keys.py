@@ -1,7 +1,6 @@
 """`replay run FOLDER -- COMMAND` on a record of several API keys, and with volatile texts."""
 
 import json
-import signal
 import sys
 from pathlib import Path
 
@@ -38,8 +37,7 @@ def recorded(place: Path, *runs: tuple[dict[str, str], list[str]]) -> list[str]:
             made = python(place, "agent.py", *words, OPENAI_BASE_URL=f"{url}/v1", **variables)
             assert made.returncode == 0, made.stderr
             outputs.append(made.stdout)
-        server.send_signal(signal.SIGTERM)
-        server.wait(30)
+        server.ends()
     return outputs
 
 

@@ -1,7 +1,6 @@
 """`replay run FOLDER -- COMMAND` for programs of several processes that ask the same."""
 
 import json
-import signal
 import sys
 from pathlib import Path
 
@@ -123,8 +122,7 @@ def test_processes_of_sdks_get_each_answer_once_and_with_names_their_own(
     with started(place, "--store", "log") as (url, server):
         first = python(place, "two.py", *names, "@count", OPENAI_BASE_URL=f"{url}/v1", **keys)
         assert first.returncode == 0, first.stderr
-        server.send_signal(signal.SIGTERM)
-        server.wait(30)
+        server.ends()
 
     again = replayed(
         place, "log", "--json", "--", sys.executable, "two.py", *reversed(names), "@count", **keys

@@ -1,8 +1,6 @@
 """Servers whose workers are other processes, on real buses: a call with one `Idempotency-Key` is paid once, whoever is killed."""
 
 import json
-import signal
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +18,7 @@ from agentic_trading.cli.exits import ExitCode
 from agentic_trading.ids import random_id
 from tests import kafka_server, redis_server
 from tests.cli.conftest import Command
-from tests.server.conftest import started
+from tests.server.conftest import ServeProcess, started
 from tests.stubs.running import page_of, serving
 from tests.worker_processes import CLOCK, WITHIN_S, RunningWorker, worker
 
@@ -88,7 +86,7 @@ class Client:
 
     url: str
     secret: str
-    process: "subprocess.Popen[str]"
+    process: ServeProcess
 
     def get(self, path: str, fields: Any = None, headers: Mapping[str, str] | None = None) -> Reply:
         """Send a request, with the fields of its body if it has one."""
@@ -261,8 +259,7 @@ def test_server_on_a_bus_records_causes_events_and_traces(fleet: Fleet, command:
         models = client.get("/v1/models")
         ready = client.get("/readyz")
         metrics = client.get("/metrics").body.decode()
-        client.process.send_signal(signal.SIGTERM)
-        _, rest = client.process.communicate(timeout=60)
+        rest = client.process.ends()
     shown = command("trace", "why", event.page["id"], "--store", "log")
     spent = [
         json.loads(command("spend", "--store", log, "--json").out)["rows"] for log in ("log", "workers/w1")

@@ -52,8 +52,7 @@ def test_recorded_calls_are_replayed_byte_for_byte_after_a_kill(place: Path, com
             pytest.raises(openai.UnprocessableEntityError) as missed,
         ):
             client.responses.create(model="gpt", input="Never asked.")
-        process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=60)
+        rest = process.ends()
 
     assert again == live
     assert missed.value.code == "replay_miss"
@@ -67,8 +66,7 @@ def test_recorded_calls_are_replayed_byte_for_byte_after_a_kill(place: Path, com
 def test_signal_ends_the_server_and_its_log_is_whole(place: Path, command: Command) -> None:
     with started(place) as (url, process):
         bodies(url, (place / "secret.txt").read_text())
-        process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=60)
+        rest = process.ends()
 
     assert (process.returncode, rest) == (ExitCode.DONE, "stopping\n")
     checked = command("audit", "verify", "runs/server")

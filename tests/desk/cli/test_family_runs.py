@@ -16,7 +16,7 @@ from tests.cli.conftest import Command
 from tests.desk.cli.test_own_families import NEAR_HIGH, install, remove
 from tests.flows import dying_run
 from tests.flows.fleet import command as run_command
-from tests.flows.forked import ended
+from tests.forked import ended
 from tests.own_package import forget, loaded_modules
 
 RUN: Final = ("run", "--data", "sp500-sample", "--rounds", 2, "--provider", "rules")

@@ -17,7 +17,7 @@ from agentic_trading.llm.stores.jsonl.segments import LogFiles
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.llm.stores.record_codec import id_of
 from tests.build import event
-from tests.flows.forked import FORKS
+from tests.forked import FORKS
 
 TASKS = 4
 """Tasks of a writer, which share its commits."""

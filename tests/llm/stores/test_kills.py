@@ -16,7 +16,7 @@ from agentic_trading.operate.log_check import audit_log
 from agentic_trading.platform.log_segments import seals_in
 from tests.audit.exporting import export
 from tests.build import event
-from tests.flows.forked import FORKS
+from tests.forked import FORKS
 from tests.llm.stores.jsonl_logs import HastyDisk, records_in, verified
 from tests.llm.stores.log_writers import event_of, started, write_until_killed
 

@@ -13,7 +13,7 @@ import pytest
 from agentic_trading.llm.stores.jsonl.reader import LogReader
 from agentic_trading.llm.stores.jsonl.segments import LogFiles, read_seals
 from agentic_trading.llm.stores.record_codec import id_of
-from tests.flows.forked import FORKS
+from tests.forked import FORKS
 from tests.llm.stores.jsonl_logs import records_in, verified
 from tests.llm.stores.log_writers import TRACE, ask_logs, event_of, follow_logs, started, write_in_lives
 
