@@ -16,15 +16,17 @@ BARS :=
 SEED := 5
 
 # Coverage makes a test several times slower, so that its limit is 30 seconds instead of 20. Only the tests of packages
-# with a coverage limit run under it, in two rows at the same time. Sweeps over cut texts, the contract of brokers and the
-# servers are left out, because no limit needs them. In CI each test runs once: the other tests run next to the two rows,
+# with a coverage limit run under it, in two rows at the same time. Sweeps over cut texts, the servers, and long tests of
+# stores, of the local model and of contracts are left out, because no limit needs them. In CI each test runs once: the other tests run next to the two rows,
 # three at a time because many wait for a server, on one shared Kafka. Elsewhere `cov` runs the tests of the packages.
 parts_of = $(filter-out %/__pycache__,$(patsubst %/,%,$(wildcard $(1)/*/))) $(wildcard $(1)/test_*.py)
 PLANNING := tests/desk/planning
 UNJUDGED := $(addprefix tests/,flows operate cli tools platform benchmarks audit bus client replay infra golden services \
     monitor server) \
   $(wildcard tests/test_*.py) $(filter-out $(PLANNING),$(call parts_of,tests/desk)) \
-  tests/structured/test_sweeps.py tests/contracts/test_broker.py tests/worker/test_outbox_kafka.py
+  tests/structured/test_sweeps.py tests/worker/test_outbox_kafka.py tests/worker/test_response_cache.py \
+  $(wildcard tests/contracts/test_records*.py) $(patsubst %,tests/contracts/test_%.py,agent broker interaction_store) \
+  tests/llm/providers/test_local.py $(patsubst %,tests/llm/stores/test_%.py,kills log_machine power_loss)
 MONEY := tests/contracts tests/governance tests/worker
 print_log = $(PY) -c "print(open('$(1)', encoding='utf-8').read())"
 UNDER_COVERAGE = $(PY) -m coverage run --data-file=.coverage.$(1) -m pytest --timeout=30 $(addprefix --ignore=,$(UNJUDGED))
@@ -92,7 +94,7 @@ bench: $(READY_DEV)  ## measure the cost of a call, next to other libraries
 clean:  ## remove build artifacts, except runs/
 	@$(call find_python) -c "import pathlib, shutil; \
 	  [shutil.rmtree(p, ignore_errors=True) for p in ('$(VENV)', '.mypy_cache', '.ruff_cache', '.pytest_cache', '.import_linter_cache', '.hypothesis')]; \
-	  [pathlib.Path(p).unlink(missing_ok=True) for p in ('.coverage', '.planning-coverage', 'money.log', 'unjudged.log', 'types.log', 'wheel.log')]"
+	  [pathlib.Path(p).unlink(missing_ok=True) for p in ('.coverage', '.planning-coverage', 'money.log', 'unjudged.log', 'checks.log')]"
 
 # Money and answers: every branch of these files is tested.
 EXACT := governance/prices.py governance/ledger.py governance/ledgers/* governance/gate.py governance/sent_call.py \
