@@ -189,10 +189,9 @@ class Bare:
         """Make the environment and install the wheel with the constraints of the repository."""
         self.folder.mkdir()
         constraints = str(ROOT / "constraints.txt")
-        # One pip for all versions: to install it in each of them takes longer than the wheel.
-        pip = (sys.executable, "-m", "pip", "--python", str(self.folder / "env" / "bin" / "python"))
+        pip = (str(self.folder / "env" / "bin" / "python"), "-m", "pip")
         for command in (
-            (str(python), "-m", "venv", "--without-pip", "env"),
+            (str(python), "-m", "venv", "env"),
             (*pip, "install", "--quiet", "--no-compile", "--constraint", constraints, str(wheel)),
         ):
             ended = self.run(*command)

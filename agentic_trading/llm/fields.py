@@ -96,6 +96,11 @@ class OpenName(StrEnum):
         name._name_, name._value_ = value, value
         return name
 
+    @override
+    def __reduce_ex__(self, _protocol: Any) -> tuple[type[Self], tuple[str]]:
+        # Python 3.11.2 looks up the name among the members when it unpickles.
+        return type(self), (self.value,)
+
     @classmethod
     def __get_pydantic_json_schema__(cls, _schema: Any, _handler: Any) -> dict[str, Any]:
         """Return a schema that accepts any name."""

@@ -37,10 +37,13 @@ async def main():
         for number in range(8):
             group.create_task(caller(store, f"caller-{number}"))
 
+refused = []
 try:
     asyncio.run(main())
 except* StoreError as errors:
-    print(errors.exceptions[0])
+    refused = errors.exceptions
+if refused:
+    print(refused[0])
     sys.exit(3)
 """
 
