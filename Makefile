@@ -1,12 +1,13 @@
 # Needs Python 3.11 or newer, make and a shell. Recipes change files in Python, because a bare machine may lack
-# other tools. The environment is installed again when `pyproject.toml` or the constraints change.
+# other tools. The environment is installed again when `pyproject.toml` or the constraints change. That of tests has more
+# than a hundred packages, which uv installs in seconds. The main job uses pip, which everyone has set up.
 
 # Tests start programs by the hundred. Without compiled files each of them compiles the package anew (0.6 s of CPU).
 export PYTHONDONTWRITEBYTECODE :=
 
 VENV := .venv
 PY := $(VENV)/bin/python
-INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 READY := $(VENV)/ready
 READY_DEV := $(VENV)/ready-dev
 OUT := runs/demo
@@ -123,11 +124,12 @@ $(PY):
 	@$(call find_python) -m venv $(VENV)
 
 $(READY): pyproject.toml constraints.txt | $(PY)
-	$(INSTALL) .
+	$(PIP) --editable .
 	@$(PY) -c "import pathlib; pathlib.Path('$@').touch()"
 
 $(READY_DEV): pyproject.toml constraints.txt | $(PY)
-	$(INSTALL) '.[dev]'
+	$(PIP) uv
+	$(VENV)/bin/uv pip install --quiet --python $(PY) --constraint constraints.txt --editable '.[dev]'
 	@$(PY) -c "import pathlib; pathlib.Path('$@').touch()"
 
 PLANNED_AT = $(PY) -m coverage report --data-file=.planning-coverage --fail-under

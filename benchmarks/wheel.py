@@ -188,11 +188,10 @@ class Bare:
     def install(self, python: Path, wheel: Path) -> None:
         """Make the environment and install the wheel with the constraints of the repository."""
         self.folder.mkdir()
-        constraints = str(ROOT / "constraints.txt")
-        pip = (str(self.folder / "env" / "bin" / "python"), "-m", "pip")
+        uv = (str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet")
         for command in (
-            (str(python), "-m", "venv", "env"),
-            (*pip, "install", "--quiet", "--no-compile", "--constraint", constraints, str(wheel)),
+            (str(python), "-m", "venv", "--without-pip", "env"),
+            (*uv, "--python", "env", "--constraint", str(ROOT / "constraints.txt"), str(wheel)),
         ):
             ended = self.run(*command)
             if ended.returncode:
