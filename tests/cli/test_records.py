@@ -395,8 +395,7 @@ asyncio.run(main())
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("limit", [(), ("-n", "2")], ids=str)
+@pytest.mark.parametrize(("limit", "stop"), [((), signal.SIGINT), (("-n", "2"), signal.SIGTERM)], ids=str)
 def test_follow_prints_new_records_until_interrupted(
     limit: Sequence[str], stop: signal.Signals, log: Path
 ) -> None:
