@@ -406,12 +406,16 @@ class LedgerRebuild:
             case ledger_events.AttemptAnsweredLate():
                 known.late[event.id] = Amount(body.cost_nusd, body.tokens)
             case ledger_events.ReservationExpired():
-                if body.state is ledger_api.ReservationState.IN_DOUBT:
-                    expired = self._expired_entry(event, body)
-                    if known.expired is None or expired.charged.units > known.expired.charged.units:
-                        known.expired = expired
+                self._read_expiry(known, event, body)
             case _:
                 assert_never(body)
+
+    def _read_expiry(self, known: _Reservation, event: Event, body: ledger_events.ReservationExpired) -> None:
+        if body.state is not ledger_api.ReservationState.IN_DOUBT:
+            return
+        expired = self._expired_entry(event, body)
+        if known.expired is None or expired.charged.units > known.expired.charged.units:
+            known.expired = expired
 
     def _read_interaction(self, record: LLMInteraction) -> None:
         envelope, result = record.envelope, record.result
