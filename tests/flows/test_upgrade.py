@@ -57,9 +57,9 @@ def installed(folder: Path) -> tuple[Path, Mapping[str, str]]:
     exists = [str(git), "cat-file", "-e", COMMIT]
     if git is None or subprocess.run(exists, cwd=ROOT, check=False, capture_output=True).returncode:
         pytest.skip(f"the history of the repository does not have commit {COMMIT:.8}")
-    archive = folder / "source.tar"
+    archive = folder / "source.zip"
     subprocess.run([git, "archive", "--output", archive, COMMIT], cwd=ROOT, check=True)
-    shutil.unpack_archive(archive, folder / "source", filter="data")
+    shutil.unpack_archive(archive, folder / "source")
     pip = [sys.executable, "-m", "pip"]
     subprocess.run(
         [*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, folder / "source"], check=True
