@@ -1,6 +1,6 @@
 """Programs in processes of their own, which may be killed.
 
-Each is forked from a process that has loaded what they run: that takes most of a second, and the fork a hundredth.
+Each is forked from a process with the package already loaded. Loading takes most of a second, a fork a hundredth.
 """
 
 import multiprocessing
@@ -57,7 +57,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program ended: its exit code or the negative signal, and what it wrote."""
+    """The end of a program: its exit code or the negative signal, its output and its errors."""
 
     code: int
     out: str
@@ -96,7 +96,7 @@ def ended(
 ) -> Ended:
     """Run `program` with the environment `env`, and wait until its process has ended.
 
-    What it reads and writes on its standard streams lies in `folder`.
+    Its standard streams are files in `folder`.
     """
     streams = [folder / f"said.{name}" for name in ("in", "out", "err")]
     for path, text in zip(streams, (stdin, "", ""), strict=True):

@@ -6,19 +6,18 @@ Calls are counted from this start, from 1. While a request is on its way the stu
 import functools
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any, Final, ParamSpec, TypeVar
 
 from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
 from agentic_trading.bus.brokers.redis.broker import RedisBroker
-from agentic_trading.cli.main import main
 from agentic_trading.client.call_log import CallLog
 from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
+from tests.forked import command_line
 from tests.stubs.running import page_of
 
 P = ParamSpec("P")
@@ -72,5 +71,4 @@ def run_program(words: tuple[str, ...], dying: tuple[str, int, str] | None) -> N
     """Run the program with `words`, and be killed as `prepare` is asked for."""
     if dying is not None:
         prepare(*dying)
-    sys.argv = ["agentic-trading", *words]
-    main()
+    command_line(*words)
