@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from datetime import date
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -35,6 +35,7 @@ from agentic_trading.platform import (
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from tests.gateway import START
+from tests.stubs.server import StubServer
 
 PUBLIC = Path(__file__).parent / "public"
 """Bodies of answers, made by hand after public bug reports."""
@@ -95,7 +96,7 @@ def answering(
             self.end_headers()
             self.wfile.write(reply.body)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with StubServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:

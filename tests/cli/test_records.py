@@ -10,8 +10,9 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -21,8 +22,8 @@ from agentic_trading.llm.store import Record
 from tests.audit.exporting import lines_of
 from tests.audit.reading import call, desk, step, write
 from tests.cli.conftest import Command, Ended
+from tests.forked import Running, command_line, running
 
-PROGRAM = Path(sys.executable).with_name("agentic-trading")
 HOSTILE = "evil\x1b[31m\u202e\nname"
 
 Asked = Any
@@ -329,23 +330,30 @@ def many(count: int) -> list[Record]:
 
 
 @contextmanager
-def running(*words: object, **streams: Any) -> Iterator[subprocess.Popen[str]]:
-    """Run the installed command, and kill it if a failed test leaves it running."""
-    with subprocess.Popen([PROGRAM, *map(str, words)], text=True, **streams) as program:
-        try:
-            yield program
-        finally:
-            program.kill()
+def following(folder: Path, *words: object) -> Iterator[tuple[Running, TextIO]]:
+    """Run `records` while the block runs, and yield the program with its output. Its errors are in `folder`."""
+    out = folder / "out"
+    os.mkfifo(out)
+    streams = {1: out, 2: folder / "err"}
+    with (
+        running(command_line, "records", *map(str, words), streams=streams, cwd=folder) as program,
+        out.open(encoding="utf-8") as lines,
+    ):
+        yield program, lines
 
 
-def on_terminal(*words: object) -> str:
+def on_terminal(folder: Path, *words: str) -> str:
     """Return what a command prints on a terminal."""
     ours, theirs = pty.openpty()
-    with running(*words, stdout=theirs, stderr=theirs):
-        os.close(theirs)
-        drawn = b"".join(iter(lambda: _read(ours), b""))
+    terminal = Path(os.ttyname(theirs))
+    drawn = []
+    with running(command_line, *words, streams={1: terminal, 2: terminal}, cwd=folder) as program:
+        while ours in wait([ours, program.process.sentinel]):
+            drawn.append(os.read(ours, 65536))
+    os.close(theirs)
+    drawn.extend(iter(lambda: _read(ours), b""))
     os.close(ours)
-    return drawn.decode()
+    return b"".join(drawn).decode()
 
 
 def _read(terminal: int) -> bytes:
@@ -371,7 +379,7 @@ def test_terminal_shows_the_newest_records(
 ) -> None:
     log = write(tmp_path / "interactions.jsonl", *many(60))
 
-    drawn = on_terminal("records", "--store", log, "-o", "json", *words)
+    drawn = on_terminal(tmp_path, "records", "--store", str(log), "-o", "json", *words)
 
     assert drawn.count('"kind":"bar.closed"') == count
     assert [line for line in drawn.splitlines() if "-n 0" in line] == ([note] if note else [])
@@ -397,34 +405,32 @@ asyncio.run(main())
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("limit", "stop"), [((), signal.SIGINT), (("-n", "2"), signal.SIGTERM)], ids=str)
 def test_follow_prints_new_records_until_interrupted(
-    limit: Sequence[str], stop: signal.Signals, log: Path
+    limit: Sequence[str], stop: signal.Signals, tmp_path: Path, log: Path
 ) -> None:
     """Another process writes a segment for each record. A log beside it stays as it is."""
     other = write(log.parents[1] / "second/interactions.jsonl", step("bar.closed"))
     before = 2 if limit else 3
     words = ("--store", log.parents[1], "--kind", "bar.closed,order.filled", "-f", "-o", "json", *limit)
 
-    with running("records", *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:
-        assert following.stdout
-        shown = [json.loads(following.stdout.readline()) for _ in range(before)]
+    with following(tmp_path, *words) as (program, lines):
+        shown = [json.loads(lines.readline()) for _ in range(before)]
         subprocess.run([sys.executable, "-c", FOLLOWED, log], check=True)
-        news = [json.loads(following.stdout.readline()) for _ in range(30)]
-        following.send_signal(stop)
-        rest, said = following.communicate()
+        news = [json.loads(lines.readline()) for _ in range(30)]
+        program.send_signal(stop)
+        code, rest = program.wait(), lines.read()
 
     assert {fact["log"] for fact in shown} <= {str(log), str(other)}
     assert [fact["seq"] for fact in news] == [7 + 2 * number for number in range(30)]
-    assert (rest, said, following.returncode) == ("", f"{INTERRUPTED}\n", ExitCode.INTERRUPTED)
+    assert (rest, code) == ("", ExitCode.INTERRUPTED)
+    assert (tmp_path / "err").read_text() == f"{INTERRUPTED}\n"
 
 
 @pytest.mark.timeout(60)
-def test_follow_keeps_columns_in_line(log: Path) -> None:
-    with running("records", "--store", log, "-n", 1, "-f", stdout=subprocess.PIPE) as following:
-        assert following.stdout
-        head = [following.stdout.readline() for _ in range(2)]
+def test_follow_keeps_columns_in_line(tmp_path: Path, log: Path) -> None:
+    with following(tmp_path, "--store", log, "-n", 1, "-f") as (_, lines):
+        head = [lines.readline() for _ in range(2)]
         write(log, call(0, agent_id="a", model="m", subject="S"), call(0, agent_id="b", model="m"))
-        news = [following.stdout.readline() for _ in range(2)]
-        following.send_signal(signal.SIGINT)
+        news = [lines.readline() for _ in range(2)]
 
     assert head[0].split()[0] == "time"
     assert [line.index("0.000") for line in news] == [head[1].index("0.000")] * 2
@@ -442,7 +448,7 @@ def test_copy_without_the_active_segment_is_a_log(words: Sequence[str], log: Pat
 def test_raw_lines_steer_no_terminal(tmp_path: Path) -> None:
     log = write(tmp_path / "interactions.jsonl", step("bar.closed", body={"symbol": HOSTILE}))
 
-    drawn = on_terminal("records", "--store", log, "-o", "raw")
+    drawn = on_terminal(tmp_path, "records", "--store", str(log), "-o", "raw")
 
     assert not {"\x1b", "\u202e"} & {*drawn}
     assert json.loads(drawn)["body"]["symbol"] == HOSTILE

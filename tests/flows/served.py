@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, cast
 
 from agentic_trading.llm.envelope import LLMProvider
@@ -13,6 +13,7 @@ from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import RulesProvider
 from tests.desk.session.asking import OWN_MODEL
 from tests.flows.sessions import evening, rules
+from tests.stubs.server import StubServer
 
 
 @dataclass
@@ -41,10 +42,8 @@ async def answers_of_the_rules(**changes: Any) -> Mapping[str, str]:
     return learning.answers
 
 
-class Server(ThreadingHTTPServer):
+class Server(StubServer):
     """What is answered by question, else a text without an object; `refuses` is a status that every call gets instead."""
-
-    daemon_threads = True
 
     def __init__(self, answers: Mapping[str, str], refuses: int | None) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

@@ -5,11 +5,12 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from agentic_trading.testing.model_server import answer_to
 from tests.stubs.invoice import Invoice
+from tests.stubs.server import StubServer
 
 MODEL = "stub-large"
 SHARED_MODEL = "suite-1"  # that the suite of all providers asks for, whoever answers
@@ -260,7 +261,6 @@ OUTCOMES: dict[str, Answer] = {
 
 
 if __name__ == "__main__":
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = StubServer(("127.0.0.1", 0), Handler)
     print(server.server_port, flush=True)  # noqa: T201 - the caller reads it
     server.serve_forever()

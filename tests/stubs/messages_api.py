@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, cast
 
 from agentic_trading.testing.model_server import answer_to
 from tests.stubs.invoice import Invoice
+from tests.stubs.server import StubServer
 
 CURRENT, OLD = "2026-10-21", "2023-06-01"
 PRICES = {
@@ -222,10 +223,8 @@ def tool_problem(body: dict[str, Any]) -> str:
     return ""
 
 
-class Stub(ThreadingHTTPServer):
+class Stub(StubServer):
     """The server and what it remembers: the invoice, how often each request came, and the last one."""
-
-    daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

@@ -8,11 +8,11 @@ import os
 import re
 import signal
 from contextlib import suppress
-from http.server import ThreadingHTTPServer
 
 from typing_extensions import override
 
 from tests.stubs.chat_api import MODEL, OUTCOMES, Body, Handler, invoice
+from tests.stubs.server import StubServer
 
 victims: list[tuple[int, int]] = []
 """At most one: a process, and how many requests from now end it."""
@@ -87,7 +87,6 @@ def first_of(schema: Body) -> object:
 OUTCOMES["unscripted"] = sell
 
 if __name__ == "__main__":
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Deadly)
-    server.daemon_threads = True
+    server = StubServer(("127.0.0.1", 0), Deadly)
     print(server.server_port, flush=True)  # noqa: T201 - the caller reads it
     server.serve_forever()

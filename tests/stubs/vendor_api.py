@@ -11,10 +11,11 @@ import time
 import zlib
 from collections import defaultdict
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from tests.stubs.invoice import Invoice
+from tests.stubs.server import StubServer
 from tests.stubs.vendor_events import events_of
 
 MODELS = ("stub-large", "claude-stub")
@@ -307,7 +308,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = StubServer(("127.0.0.1", 0), Handler)
     print(server.server_port, flush=True)  # noqa: T201 - the caller reads it
     server.serve_forever()
