@@ -7,7 +7,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
@@ -15,7 +15,10 @@ from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 REQUIRED = os.environ.get("REQUIRE_SERVICES") == "1"  # noqa: TID251 - test set-up
 T = TypeVar("T")
 Scheme = Literal["light", "dark"]
+HEIGHT: Final = 800
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+SCREENS: Final[dict[int, Scheme]] = {320: "dark", 700: "light", 1200: "dark"}
+"""Widths in CSS pixels. Each has one theme, because a theme does not change the layout."""
 
 
 def program_or_skip() -> str:
@@ -39,6 +42,20 @@ class Visit:
     def is_too_wide(self) -> bool:
         """Whether the page scrolls to the side."""
         return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))
+
+
+def on_each_screen(look: Callable[[Visit], T]) -> Callable[[Visit], dict[int, T]]:
+    """Return a look at a page on each of `SCREENS`. Opening it once for all takes a third of the time."""
+
+    def look_at_each(visit: Visit) -> dict[int, T]:
+        found = {}
+        for width, scheme in SCREENS.items():
+            visit.page.set_viewport_size({"width": width, "height": HEIGHT})
+            visit.page.emulate_media(color_scheme=scheme)
+            found[width] = look(visit)
+        return found
+
+    return look_at_each
 
 
 class Chromium:
@@ -65,7 +82,7 @@ class Chromium:
         self, url: str, look: Callable[[Visit], T], width: int, scheme: Scheme, *, has_script: bool
     ) -> T:
         page = self._browser.new_page(
-            viewport={"width": width, "height": 800}, color_scheme=scheme, java_script_enabled=has_script
+            viewport={"width": width, "height": HEIGHT}, color_scheme=scheme, java_script_enabled=has_script
         )
         found = Visit(page)
         page.on("console", lambda message: found.complaints.append(message.text))

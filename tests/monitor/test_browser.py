@@ -10,7 +10,7 @@ from agentic_trading.governance.commands import AddHalt, RemoveHalt
 from agentic_trading.governance.controls_document import HaltScope
 from agentic_trading.monitor.sources import SourceOptions
 from tests.axe import source_or_skip, violations
-from tests.browser import Chromium, Scheme, Visit, chromium
+from tests.browser import SCREENS, Chromium, Scheme, Visit, chromium, on_each_screen
 from tests.desk.report.test_browser import CONTRAST, CUT
 from tests.monitor.conftest import RunningDashboard, running_dashboard
 from tests.monitor.fleet import Fleet
@@ -37,18 +37,15 @@ def shown(fleet: Fleet) -> Iterator[RunningDashboard]:
         yield running
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(320, "dark"), (700, "light"), (1280, "dark")])
 @pytest.mark.parametrize("path", PATHS)
-def test_page_fits_its_screen(
-    path: str, width: int, scheme: Scheme, browser: Chromium, shown: RunningDashboard
-) -> None:
+def test_page_fits_its_screen(path: str, browser: Chromium, shown: RunningDashboard) -> None:
     def faults(visit: Visit) -> list[object]:
         # The status of an error page is in the console, and nothing else.
         complaints = [each for each in visit.complaints if "404" not in each]
         too_wide = ["scrolls to the side"] if visit.is_too_wide else []
         return [*complaints, *too_wide, *visit.page.evaluate(CUT)]
 
-    assert browser.visit(shown.url + path, faults, width=width, scheme=scheme) == []
+    assert browser.visit(shown.url + path, on_each_screen(faults)) == {width: [] for width in SCREENS}
 
 
 def test_page_at_double_text_size_fits(browser: Chromium, shown: RunningDashboard) -> None:

@@ -14,7 +14,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.monitor.sources import SourceOptions
 from tests.audit.reading import call, step
 from tests.axe import source_or_skip, violations
-from tests.browser import Chromium, Scheme, Visit, chromium
+from tests.browser import SCREENS, Chromium, Visit, chromium, on_each_screen
 from tests.desk.report.test_browser import CONTRAST, CUT
 from tests.flows.sessions import kept_in
 from tests.monitor.conftest import running_dashboard
@@ -94,15 +94,12 @@ def faults_of(visit: Visit) -> list[object]:
     return [*complaints, *too_wide, *visit.page.evaluate(CUT)]
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(320, "dark"), (700, "light"), (1200, "dark")])
 @pytest.mark.parametrize("name", NAMES)
-def test_page_fits_and_is_readable(
-    name: str, width: int, scheme: Scheme, browser: Chromium, shown: Shown
-) -> None:
+def test_page_fits_and_is_readable(name: str, browser: Chromium, shown: Shown) -> None:
     def look(visit: Visit) -> tuple[list[object], bool]:
         return faults_of(visit), float(visit.page.evaluate(CONTRAST)) >= 4.5
 
-    assert browser.visit(shown.urls[name], look, width=width, scheme=scheme) == ([], True)
+    assert browser.visit(shown.urls[name], on_each_screen(look)) == dict.fromkeys(SCREENS, ([], True))
 
 
 @pytest.mark.parametrize("name", [*NAMES, "report"])

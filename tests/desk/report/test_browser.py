@@ -9,7 +9,7 @@ from playwright.sync_api import Page
 
 from agentic_trading.desk.report.record import RunOnRecord
 from tests.axe import source_or_skip, violations
-from tests.browser import Chromium, Scheme, Visit, chromium
+from tests.browser import SCREENS, Chromium, Scheme, Visit, chromium, on_each_screen
 from tests.desk.report.recorded import page_html
 from tests.desk.report.test_page import HOSTILE
 
@@ -87,12 +87,9 @@ def ground(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(320, "dark"), (700, "light"), (1200, "dark")])
 @pytest.mark.parametrize("name", NAMES)
-def test_page_fits_its_screen(
-    name: str, width: int, scheme: Scheme, browser: Chromium, pages: dict[str, Path]
-) -> None:
-    assert browser.visit(pages[name], faults_of, width=width, scheme=scheme) == []
+def test_page_fits_its_screen(name: str, browser: Chromium, pages: dict[str, Path]) -> None:
+    assert browser.visit(pages[name], on_each_screen(faults_of)) == {width: [] for width in SCREENS}
 
 
 def test_cut_and_overlapping_texts_are_found(browser: Chromium, pages: dict[str, Path]) -> None:
