@@ -25,7 +25,7 @@ from tests import kafka_server, redis_server
 # How fast a machine is says nothing about the code: an example has no deadline, a test has its time limit.
 # `make soak` draws the most examples.
 settings.register_profile("default", max_examples=15, deadline=None)
-settings.register_profile("ci", max_examples=25, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
 settings.register_profile("soak", max_examples=300, deadline=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
