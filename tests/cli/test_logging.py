@@ -25,7 +25,7 @@ async def failed_task() -> None:
 
 
 def lines_of(printed: str) -> list[str]:
-    """Return the lines that name the fault. The collector may end objects of other tests, which print their own."""
+    """Return the lines that name the fault. A thread that another test has left may print its own."""
     return [line for line in printed.splitlines() if FAULT in line]
 
 
