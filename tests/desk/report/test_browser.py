@@ -19,12 +19,12 @@ SCHEMES: tuple[Scheme, Scheme] = ("light", "dark")
 NAMES = ["recorded", "faults", "two symbols", "portfolio"]
 CUT = """
 [...document.querySelectorAll('h1, h2, h3, p, dt, dd, th, td, li, code, figcaption')].filter(each => {
-  const box = each.getBoundingClientRect();
-  return box.width && getComputedStyle(each.closest('thead') || each).position !== 'absolute'
-    && (each.scrollWidth > each.clientWidth + 1 && each.clientWidth || box.right > window.innerWidth + 1);
+  const isCut = getComputedStyle(each).display !== 'inline' && each.scrollWidth > each.clientWidth + 1;
+  return each.checkVisibility() && getComputedStyle(each.closest('thead') || each).position !== 'absolute'
+    && (isCut || each.getBoundingClientRect().right > window.innerWidth + 1);
 }).map(each => each.tagName + ': ' + each.textContent.slice(0, 60))
 """
-"""The elements whose text is wider than their box."""
+"""The visible elements whose content is wider than their box, also where a column has no width at all."""
 OVERLAPPING = """
 [...document.querySelectorAll('svg.chart')].filter(svg => svg.getBoundingClientRect().width).flatMap(svg => {
   const boxes = [...svg.querySelectorAll('text')].map(each => [each.textContent, each.getBoundingClientRect()]);
